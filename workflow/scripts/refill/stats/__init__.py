@@ -1,0 +1,1 @@
+"""Statistics as pure functions on arrays: quantiles, stationarity, verdicts. No input or output."""
