@@ -1,0 +1,1 @@
+"""Evidence: hashes, code identity, attempts, records, host facts and the manifest."""

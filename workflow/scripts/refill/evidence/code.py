@@ -1,0 +1,204 @@
+"""Identity of the code behind a result: a script and every helper that it imports.
+
+Snakemake tracks a script by its mtime and its imports not at all, so rules carry the hash from
+here as a parameter. Only `import` statements count: a module named in text
+(`importlib.import_module("...")`) is not seen, and the package uses none.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from refill.evidence.hashes import sha256_bytes, sha256_file, sha256_tree
+
+
+class CodeError(ValueError):
+    """An import cannot be followed; the text names the file, its line and the module."""
+
+
+@dataclass(frozen=True)
+class _Import:
+    """One import statement: `from <dots><module> import <names>`, or `import <module>`."""
+
+    line: int
+    level: int
+    module: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Source:
+    sha256: str
+    imports: tuple[_Import, ...]
+    bound: frozenset[str]
+    open_names: bool
+
+
+def closure(script: Path, root: Path) -> dict[str, str]:
+    """Return the SHA-256 of `script` and of every file below `root` that it imports.
+
+    `root` is the folder that stands on `sys.path` (workflow/scripts). Keys are POSIX paths
+    relative to it, sorted. Followed are absolute and relative imports at any depth of the file,
+    `from package import submodule`, and the `__init__.py` of every package on the way. Modules
+    that are not below `root` (standard library, dependencies) are left to the lock file. Raises
+    CodeError for a module of a package below `root` that does not exist.
+    """
+    base = root.resolve()
+    start = script.resolve()
+    if not start.is_relative_to(base):
+        raise CodeError(f"{script}: is not below {root}; its imports cannot be followed")
+    seen: dict[Path, str] = {}
+    waiting = [start]
+    while waiting:
+        path = waiting.pop()
+        if path in seen:
+            continue
+        source = _source(path)
+        seen[path] = source.sha256
+        for statement in source.imports:
+            waiting.extend(_targets(statement, path, base))
+    return dict(sorted((p.relative_to(base).as_posix(), sha256) for p, sha256 in seen.items()))
+
+
+def code_hash(script: Path, root: Path, extra: Sequence[Path] = ()) -> str:
+    """Return one hash for `closure(script, root)` plus the files and folders of `extra`.
+
+    `extra` is for what is read and not imported (a folder of templates); every file below a
+    folder counts, except compiled Python. Raises CodeError as `closure`, and for a missing path.
+    """
+    files = closure(script, root)
+    base = root.resolve()
+    for path in _files(extra):
+        files[Path(os.path.relpath(path.resolve(), base)).as_posix()] = sha256_file(path)
+    return sha256_tree(files)
+
+
+def _files(paths: Iterable[Path]) -> Iterator[Path]:
+    for path in paths:
+        if path.is_dir():
+            found = (p for p in path.rglob("*") if p.is_file())
+            yield from (p for p in found if "__pycache__" not in p.parts and p.suffix != ".pyc")
+        elif path.is_file():
+            yield path
+        else:
+            raise CodeError(f"{path}: no such file or folder; it is part of a code hash")
+
+
+def _source(path: Path) -> _Source:
+    status = path.stat()
+    return _parse(path, status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+@lru_cache(maxsize=4096)
+def _parse(path: Path, mtime_ns: int, size: int, inode: int) -> _Source:
+    # The stamp of the file is part of the key, so that one Snakemake process parses each
+    # version of a helper once, however many rules depend on it.
+    data = path.read_bytes()
+    try:
+        tree = ast.parse(data, filename=str(path))
+    except SyntaxError as error:
+        raise CodeError(f"{path}:{error.lineno}: not valid Python: {error.msg}") from error
+    imports = []
+    open_names = False
+    for node in _statements(tree.body):
+        if isinstance(node, ast.Import):
+            imports += [_Import(node.lineno, 0, alias.name, ()) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = tuple(alias.name for alias in node.names)
+            imports.append(_Import(node.lineno, node.level, node.module or "", names))
+            open_names = open_names or "*" in names
+    bound = frozenset(_bound(tree.body))
+    return _Source(sha256_bytes(data), tuple(imports), bound, open_names or "__getattr__" in bound)
+
+
+def _blocks(node: ast.stmt) -> Iterator[Sequence[ast.stmt]]:
+    """Yield the lists of statements inside a statement."""
+    for field in ("body", "orelse", "finalbody"):
+        yield getattr(node, field, ())
+    for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+        yield part.body
+
+
+def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    # An import is a statement, so expressions, the bulk of a file, need no visit.
+    for node in body:
+        yield node
+        for block in _blocks(node):
+            yield from _statements(block)
+
+
+def _bound(body: Sequence[ast.stmt]) -> Iterator[str]:
+    """Yield the names that a module's own statements bind (not those inside functions)."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = (n for target in targets for n in ast.walk(target))
+            yield from (n.id for n in names if isinstance(n, ast.Name))
+        for block in _blocks(node):
+            yield from _bound(block)
+
+
+def _targets(statement: _Import, path: Path, base: Path) -> list[Path]:
+    """Return the files below `base` that one import statement of `path` runs."""
+    where = f"{path}:{statement.line}"
+    module = statement.module
+    if statement.level:
+        package = path.parents[statement.level - 1]
+        if package == base or not package.is_relative_to(base):
+            raise CodeError(
+                f"{where}: relative import outside of a package; import the module by its full name"
+            )
+        parts = package.relative_to(base).parts
+        module = ".".join((*parts, module) if module else parts)
+    top = base / module.partition(".")[0]
+    if not (top.is_dir() or top.with_suffix(".py").is_file()):
+        return []
+    found, folder = _module(module, base, where)
+    for name in statement.names:
+        if folder is not None and name != "*":
+            found += _name(name, module, folder, base, where)
+    return found
+
+
+def _module(module: str, base: Path, where: str) -> tuple[list[Path], Path | None]:
+    """Return the files that importing `module` runs, and its folder (None when it is a file)."""
+    files = []
+    place = base
+    parts = module.split(".")
+    for i, part in enumerate(parts):
+        place = place / part
+        if place.is_dir():
+            init = place / "__init__.py"
+            files += [init] if init.is_file() else []
+        elif i == len(parts) - 1 and place.with_suffix(".py").is_file():
+            return [*files, place.with_suffix(".py")], None
+        else:
+            raise CodeError(
+                f"{where}: no module {module!r} below {base}; mend the import or add the file"
+            )
+    return files, place
+
+
+def _name(name: str, module: str, folder: Path, base: Path, where: str) -> list[Path]:
+    """Return the files behind `from module import name`: none when it is a plain object."""
+    if (folder / f"{name}.py").is_file() or (folder / name).is_dir():
+        return _module(f"{module}.{name}", base, where)[0]
+    init = folder / "__init__.py"
+    if init.is_file():
+        source = _source(init)
+        if name in source.bound or source.open_names:
+            return []
+    raise CodeError(
+        f"{where}: {module!r} has neither a module nor a name {name!r}; "
+        "mend the import or add the file"
+    )
