@@ -1,0 +1,1 @@
+"""How each engine is configured, made ready, and asked for its identity."""

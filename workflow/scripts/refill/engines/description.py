@@ -1,0 +1,40 @@
+"""What a runtime must know to run an engine, and nothing of where it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from refill.load.wire import Address
+
+
+class EngineError(Exception):
+    """An engine could not be started, asked, or understood. The text says what to do."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a runtime puts an engine: its port and its folder for data."""
+
+    port: int
+    storage: Path
+
+
+@dataclass(frozen=True)
+class Description:
+    """How an engine is run.
+
+    Attributes:
+        name: the engine's name in records and messages.
+        command: gives the command line for a place.
+        environment: variables that are set for it, beside the runtime's own.
+        ready: asks the engine at an address whether it can serve; False or an OSError: not yet.
+        start_timeout_s: how long it may take until it is ready.
+    """
+
+    name: str
+    command: Callable[[Place], Sequence[str]]
+    ready: Callable[[Address], bool]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    start_timeout_s: float = 30.0

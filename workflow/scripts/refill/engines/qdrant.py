@@ -1,0 +1,358 @@
+"""Qdrant, embedded or the server: how it is run, asked, and what its answers mean.
+
+Source of the shapes: Qdrant 1.19's OpenAPI document. What one of the two engines does not offer
+(`/collections/{c}/memory` and the update queue are the server's) is None or NaN, never 0.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from refill.engines.description import Description, EngineError, Place
+from refill.load.loops import Row
+from refill.load.wire import Address, Connection, WireError, prepare
+from refill.runtimes.process import free_port
+
+COLLECTION = "refill"
+VECTOR = "dense"
+UNKNOWN = float("nan")
+# `status` of an optimization that is not over yet.
+ACTIVE = "optimizing"
+
+
+def embedded(archive: Path, cpus: int, start_timeout_s: float) -> Description:
+    """Describe the embedded Qdrant: a Python archive that was built from `images/qdrant-edge`."""
+
+    def command(place: Place) -> Sequence[str]:
+        return [
+            sys.executable, str(archive.resolve()),
+            "--storage", str(place.storage), "--host", "127.0.0.1", "--port", str(place.port),
+        ]  # fmt: skip
+
+    return Description(
+        "qdrant", command, is_ready, {"QDRANT_NUM_CPUS": str(cpus)}, start_timeout_s
+    )
+
+
+def server(binary: Path, cpus: int, start_timeout_s: float) -> Description:
+    """Describe a Qdrant server that is started from its binary."""
+
+    def command(place: Place) -> Sequence[str]:
+        grpc = free_port()
+        settings = {
+            "QDRANT__SERVICE__HOST": "127.0.0.1",
+            "QDRANT__SERVICE__HTTP_PORT": str(place.port),
+            "QDRANT__SERVICE__GRPC_PORT": str(grpc),
+            "QDRANT__STORAGE__STORAGE_PATH": str(place.storage / "storage"),
+            "QDRANT__STORAGE__SNAPSHOTS_PATH": str(place.storage / "snapshots"),
+            "QDRANT__TELEMETRY_DISABLED": "true",
+        }
+        return ["env", *(f"{name}={value}" for name, value in settings.items()), str(binary)]
+
+    return Description(
+        "qdrant", command, is_ready, {"QDRANT_NUM_CPUS": str(cpus)}, start_timeout_s
+    )
+
+
+def external(start_timeout_s: float) -> Description:
+    """Describe a Qdrant that already runs somewhere."""
+    return Description("qdrant", lambda _: [], is_ready, {}, start_timeout_s)
+
+
+def is_ready(address: Address) -> bool:
+    """Ask `/readyz` once."""
+    connection = Connection(address, 5.0)
+    try:
+        status, _ = connection.request(prepare(address, "GET", "/readyz"))
+    except WireError as error:
+        raise ConnectionError(str(error)) from error
+    finally:
+        connection.close()
+    return status == 200
+
+
+def api_key(variable: str) -> str | None:
+    """Read the API key from the environment; it goes into request heads and nowhere else."""
+    return os.environ.get(variable) or None
+
+
+@dataclass(frozen=True)
+class CollectionState:
+    """What a collection says of itself at one moment; NaN where it does not say."""
+
+    points: float
+    indexed: float
+    deferred: float
+    segments: float
+    color: str
+    optimizer_status: str
+    running: tuple[str, ...]
+    running_done: float
+    running_total: float
+    queued: float
+    queued_points: float
+    update_queue: float
+
+    @property
+    def visible(self) -> float:
+        """Points that a search can see: all but the deferred ones."""
+        return self.points - (0.0 if np.isnan(self.deferred) else self.deferred)
+
+    @property
+    def busy(self) -> str | None:
+        """Why the optimizers are not idle; None when they are.
+
+        Grey means that optimizations are possible and not triggered, so it is not idle; an
+        optimization that ended in an error leaves its work undone, so that is not idle either.
+        """
+        if self.running:
+            return "running: " + ", ".join(self.running)
+        if self.queued > 0:
+            return f"{self.queued:.0f} optimizations wait"
+        if self.update_queue > 0:
+            return f"{self.update_queue:.0f} updates wait"
+        if self.color != "green":
+            return f"the collection is {self.color}"
+        if self.optimizer_status != "ok":
+            return f"optimizer status: {self.optimizer_status}"
+        return None
+
+
+class Api:
+    """The control side of Qdrant's REST API: never used inside a timed request.
+
+    Args:
+        address: where it listens.
+        key: API key or None.
+        timeout_s: limit for one answer.
+    """
+
+    def __init__(self, address: Address, key: str | None, timeout_s: float = 30.0) -> None:
+        self.address = address
+        self.headers = {"api-key": key} if key else {}
+        self._connection = Connection(address, timeout_s)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def call(self, method: str, path: str, body: object = None) -> Any:
+        """Make one call and give its `result`.
+
+        Raises:
+            EngineError: no answer, or a status other than 200; with the engine's own words.
+        """
+        status, answer = self._exchange(method, path, body)
+        if status != 200:
+            raise EngineError(f"qdrant: {method} {path}: {status}: {error_text(answer)}")
+        return orjson.loads(answer).get("result")
+
+    def _exchange(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
+        data = None if body is None else orjson.dumps(body)
+        try:
+            return self._connection.request(
+                prepare(self.address, method, path, data, self.headers)
+            )
+        except WireError as error:
+            raise EngineError(f"qdrant: {method} {path}: {error}") from error
+
+    def identity(self) -> dict[str, Any]:
+        """Give title, version and commit as the engine states them."""
+        status, answer = self._exchange("GET", "/")
+        if status != 200:
+            raise EngineError(f"qdrant: GET /: {status}: {error_text(answer)}")
+        stated = orjson.loads(answer)
+        return {name: stated.get(name) for name in ("title", "version", "commit")}
+
+    def create(
+        self,
+        dimension: int,
+        distance: str,
+        optimizers: Mapping[str, Any],
+        hnsw: Mapping[str, Any],
+    ) -> None:
+        """Create the collection anew; one named vector, as in the published experiment."""
+        if self.call("GET", f"/collections/{COLLECTION}/exists")["exists"]:
+            raise EngineError(
+                f"qdrant: a collection named {COLLECTION!r} is already there; it is left as it "
+                f"is: delete it yourself (DELETE {self.address.url}/collections/{COLLECTION})"
+            )
+        body: dict[str, Any] = {"vectors": {VECTOR: {"size": dimension, "distance": distance}}}
+        if optimizers:
+            body["optimizers_config"] = dict(optimizers)
+        if hnsw:
+            body["hnsw_config"] = dict(hnsw)
+        self.call("PUT", f"/collections/{COLLECTION}", body)
+
+    def drop(self) -> None:
+        """Delete the collection."""
+        self.call("DELETE", f"/collections/{COLLECTION}")
+
+    def reconfigure(self, optimizers: Mapping[str, Any], hnsw: Mapping[str, Any]) -> None:
+        """Change optimizer and HNSW settings of the collection."""
+        body: dict[str, Any] = {}
+        if optimizers:
+            body["optimizers_config"] = dict(optimizers)
+        if hnsw:
+            body["hnsw_config"] = dict(hnsw)
+        self.call("PATCH", f"/collections/{COLLECTION}", body)
+
+    def delete(self, ids: Sequence[int]) -> None:
+        """Delete points; the answer does not wait until it is done, as in the source."""
+        path = f"/collections/{COLLECTION}/points/delete?wait=false"
+        self.call("POST", path, {"points": list(ids)})
+
+    def count(self) -> int:
+        """Count the points that reads can see, exactly."""
+        path = f"/collections/{COLLECTION}/points/count"
+        return int(self.call("POST", path, {"exact": True})["count"])
+
+    def settings(self) -> dict[str, Any]:
+        """Give the collection's optimizer and HNSW settings as the engine states them."""
+        config = self.call("GET", f"/collections/{COLLECTION}")["config"]
+        return {
+            "optimizers": config.get("optimizer_config"),
+            "hnsw": config.get("hnsw_config"),
+            "vectors": (config.get("params") or {}).get("vectors"),
+        }
+
+    def memory(self) -> dict[str, Any] | None:
+        """Give the server's own account of memory; None where it has none."""
+        status, answer = self._exchange("GET", f"/collections/{COLLECTION}/memory")
+        if status != 200:
+            return None
+        total: dict[str, Any] | None = (orjson.loads(answer).get("result") or {}).get("total")
+        return total
+
+    def state(self) -> CollectionState:
+        """Ask for the collection's state: counts, colour, and what the optimizers do."""
+        info = self.call("GET", f"/collections/{COLLECTION}")
+        work = self.call("GET", f"/collections/{COLLECTION}/optimizations?with=queued")
+        return read_state(info, work)
+
+
+def error_text(answer: bytes) -> str:
+    """Give the engine's own words from an error answer, at most 200 characters."""
+    try:
+        status = orjson.loads(answer).get("status")
+        text = status["error"] if isinstance(status, dict) else str(status)
+    except (ValueError, KeyError, AttributeError):
+        text = answer.decode(errors="replace")
+    return str(text)[:200]
+
+
+def read_state(info: Mapping[str, Any], work: Mapping[str, Any]) -> CollectionState:
+    """Read a collection's info and its optimizations into one state."""
+    queue = info.get("update_queue") or {}
+    summary = work.get("summary") or {}
+    running = [o for o in work.get("running") or [] if o.get("status") == ACTIVE]
+    progress = (running[0].get("progress") or {}) if running else {}
+    status = info.get("optimizer_status", "unknown")
+    if isinstance(status, Mapping):
+        status = str(status.get("error", status))
+    return CollectionState(
+        points=_number(info.get("points_count")),
+        indexed=_number(info.get("indexed_vectors_count")),
+        deferred=_number(queue.get("deferred_points")),
+        segments=_number(info.get("segments_count")),
+        color=str(info.get("status", "unknown")),
+        optimizer_status=str(status),
+        running=tuple(str(o.get("optimizer", "unknown")) for o in running),
+        running_done=_number(progress.get("done")),
+        running_total=_number(progress.get("total")),
+        queued=_number(summary.get("queued_optimizations")),
+        queued_points=_number(summary.get("queued_points")),
+        update_queue=_number(queue.get("length")),
+    )
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else UNKNOWN
+
+
+class SearchSource:
+    """Prepared searches: key i is query i.
+
+    Args:
+        queries: float32, shape (queries, dimension).
+        limit: hits wanted.
+        address: where the engine listens.
+        headers: further request heads.
+    """
+
+    def __init__(
+        self, queries: NDArray[np.float32], limit: int, address: Address, headers: dict[str, str]
+    ) -> None:
+        path = f"/collections/{COLLECTION}/points/query"
+        self._requests = [
+            prepare(
+                address,
+                "POST",
+                path,
+                orjson.dumps({"query": row.tolist(), "using": VECTOR, "limit": limit}),
+                headers,
+            )
+            for row in np.asarray(queries, dtype=np.float32)
+        ]
+
+    def __call__(self, key: int) -> bytes:
+        """Give the bytes of query `key`."""
+        return self._requests[key]
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+
+class UploadSource:
+    """Upserts made as they are sent: key is the first point id of a batch of `batch` points.
+
+    The corpus is read from its folder in the client's process, a batch at a time.
+    """
+
+    def __init__(
+        self, corpus: Path, batch: int, address: Address, headers: dict[str, str]
+    ) -> None:
+        self._corpus = corpus
+        self._batch = batch
+        self._address = address
+        self._headers = headers
+        self._reader: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_reader": None}
+
+    def __call__(self, key: int) -> bytes:
+        """Give the bytes of the upsert of points `key` to `key + batch`."""
+        if self._reader is None:
+            from refill.corpora.store import Corpus
+
+            self._reader = Corpus.open(self._corpus)
+        vectors, payloads = self._reader.rows(key, self._batch)
+        body: dict[str, Any] = {
+            "ids": list(range(key, key + len(vectors))),
+            "vectors": {VECTOR: np.ascontiguousarray(vectors)},
+        }
+        if payloads is not None:
+            body["payloads"] = payloads
+        data = orjson.dumps({"batch": body}, option=orjson.OPT_SERIALIZE_NUMPY)
+        path = f"/collections/{COLLECTION}/points?wait=false"
+        return prepare(self._address, "PUT", path, data, self._headers)
+
+
+def read_hits(row: Row) -> list[tuple[int, float]]:
+    """Give ids and scores of a search's answer, best first.
+
+    Raises:
+        ValueError: the answer is not a list of scored points.
+    """
+    points = orjson.loads(row.body)["result"]["points"]
+    return [(int(point["id"]), float(point["score"])) for point in points]

@@ -1,0 +1,127 @@
+"""The controller's side of the client processes: start them, give jobs, take their rows."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection as Pipe
+from types import TracebackType
+from typing import Self
+
+from refill.load.loops import Job, Row
+from refill.load.worker import Done, Setup
+from refill.processes import die_with_parent, module_command, module_environment
+
+
+class ClientError(Exception):
+    """A client process ended, or could not run its job."""
+
+
+class Clients:
+    """Client processes, one for each setup. Rows come back through `on_rows`.
+
+    Used as a context; leaving it ends the processes. `on_rows` is called in the thread that
+    calls `run` or `pump`.
+    """
+
+    def __init__(
+        self, setups: Sequence[Setup], on_rows: Callable[[Sequence[Row]], None]
+    ) -> None:
+        self._setups = list(setups)
+        self._on_rows = on_rows
+        self._messages: queue.SimpleQueue[list[Row] | Done | ClientError] = queue.SimpleQueue()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._pipes: list[Pipe] = []
+        self._closing = False
+
+    def __enter__(self) -> Self:
+        for setup in self._setups:
+            self._start(setup)
+        return self
+
+    def __exit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        self._closing = True
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+    def _start(self, setup: Setup) -> None:
+        ours, theirs = socket.socketpair()
+        process = subprocess.Popen(
+            module_command("refill.load.worker", str(theirs.fileno())),
+            pass_fds=[theirs.fileno()],
+            env=module_environment(),
+            stdin=subprocess.DEVNULL,
+            preexec_fn=die_with_parent,
+        )
+        theirs.close()
+        pipe = Pipe(ours.detach())
+        self._processes.append(process)
+        self._pipes.append(pipe)
+        pipe.send(setup)
+        threading.Thread(
+            target=self._listen, args=(setup.number, pipe), daemon=True, name="rows"
+        ).start()
+
+    def _listen(self, number: int, pipe: Pipe) -> None:
+        while True:
+            try:
+                message = pipe.recv()
+            except (EOFError, OSError):
+                if not self._closing:
+                    self._messages.put(ClientError(f"client {number} ended in the middle"))
+                return
+            if isinstance(message, list):
+                message = [Row(*row) for row in message]
+            self._messages.put(message)
+
+    def run(
+        self,
+        jobs: Sequence[Job],
+        tick: Callable[[], None] | None = None,
+        tick_s: float = 0.25,
+    ) -> list[Done]:
+        """Give each client its job (by position) and wait for all of them to end.
+
+        `tick` is called about every `tick_s` seconds meanwhile. What it raises stops the jobs.
+
+        Raises:
+            ClientError: a client process ended or failed.
+        """
+        for pipe, job in zip(self._pipes, jobs, strict=False):
+            pipe.send(job)
+        done: list[Done] = []
+        next_tick = time.monotonic() + tick_s
+        while len(done) < len(jobs):
+            if (message := self._next(next_tick)) is not None:
+                if isinstance(message, ClientError):
+                    raise message
+                if isinstance(message, Done):
+                    if message.failure:
+                        raise ClientError(f"client {message.client}: {message.failure}")
+                    done.append(message)
+                else:
+                    self._on_rows(message)
+            if tick is not None and time.monotonic() >= next_tick:
+                next_tick = time.monotonic() + tick_s
+                tick()
+        return done
+
+    def stop(self) -> None:
+        """Ask all clients to end their job after the request under way."""
+        for pipe in self._pipes:
+            pipe.send(None)
+
+    def _next(self, deadline: float) -> list[Row] | Done | ClientError | None:
+        try:
+            return self._messages.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            return None

@@ -1,0 +1,1 @@
+"""The phases of a run, and the evidence that ends each of them."""

@@ -1,0 +1,114 @@
+"""Child processes that never outlive their parent, and a parent that notices when it is alone."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+PR_SET_PDEATHSIG = 1
+PACKAGE_PARENT = Path(__file__).resolve().parent.parent
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class StoppedError(BaseException):
+    """The run was asked to stop (Ctrl+C, TERM) or lost its parent. Not an `Exception`, so that
+    no handler for failures takes it for one."""
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when the thread that started it ends (Linux).
+
+    Called between fork and exec; see prctl(2), PR_SET_PDEATHSIG.
+    """
+    if sys.platform == "linux":
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Give the command that runs a module of this package in a process of its own."""
+    return [sys.executable, "-m", module, *arguments]
+
+
+def module_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Give an environment in which this package is found."""
+    environment = dict(os.environ)
+    known = environment.get("PYTHONPATH", "")
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PACKAGE_PARENT), known]))
+    environment.update(extra or {})
+    return environment
+
+
+def snakemake_ancestors() -> list[psutil.Process]:
+    """Give this process's ancestors up to the topmost Snakemake; only the parent if there is none.
+
+    A killed Snakemake leaves its jobs alive under a shell, so the parent alone tells nothing.
+    """
+    ancestors = psutil.Process().parents()
+    last = 0
+    for place, ancestor in enumerate(ancestors):
+        try:
+            if any("snakemake" in Path(word).name for word in ancestor.cmdline()[:3]):
+                last = place
+        except psutil.Error:
+            break
+    return ancestors[: last + 1]
+
+
+class Watch:
+    """Turns SIGINT, SIGTERM and the death of an ancestor into `StoppedError` in the main thread.
+
+    Used as a context: further signals are ignored while the run cleans up.
+    """
+
+    def __init__(self, ancestors: Sequence[psutil.Process] | None = None) -> None:
+        self._ancestors = list(snakemake_ancestors() if ancestors is None else ancestors)
+        self._ended = threading.Event()
+        self._lost: str | None = None
+        self._previous: dict[int, object] = {}
+        self._cleaning = False
+
+    def __enter__(self) -> Watch:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous[number] = signal.signal(number, self._on_signal)
+        threading.Thread(target=self._look, daemon=True, name="ancestors").start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        if self._cleaning:
+            return
+        self._cleaning = True
+        raise StoppedError(self._lost or f"stopped by {signal.Signals(number).name}")
+
+    def _look(self) -> None:
+        while not self._ended.wait(0.5):
+            gone = [a.pid for a in self._ancestors if not a.is_running()]
+            if gone:
+                self._lost = "the process that started this run is gone"
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+
+def wait_for(
+    condition: Callable[[], bool], seconds: float, every: float = 0.02
+) -> bool:
+    """Wait until a condition holds; False when it did not within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(every)
+    return True

@@ -1,0 +1,1 @@
+"""How to run an engine: a process, or a URL that is already there."""

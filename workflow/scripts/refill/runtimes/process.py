@@ -1,0 +1,186 @@
+"""Run an engine as a process of this machine: free port, own folder, log, counters, and an end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from refill.engines.description import Description, EngineError, Place
+from refill.load.wire import Address
+from refill.processes import die_with_parent
+
+STOP_TIMEOUT_S = 20.0
+LOG_LINES = 12
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Counters of an engine's process and its children, summed; NaN where they cannot be had."""
+
+    rss_bytes: float = float("nan")
+    cpu_s: float = float("nan")
+    read_bytes: float = float("nan")
+    write_bytes: float = float("nan")
+
+
+class ProcessEngine:
+    """An engine that runs as a process. Used as a context: leaving it ends the engine.
+
+    Args:
+        description: what to run.
+        folder: a folder of this run's own; the engine's data and log are put there.
+        keep_storage: leave the data when the engine ends.
+    """
+
+    runtime = "process"
+
+    def __init__(self, description: Description, folder: Path, keep_storage: bool = False) -> None:
+        self.description = description
+        self.log = folder / f"{description.name}.log"
+        self._keep = keep_storage
+        self._place = Place(free_port(), folder / description.name)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.address = Address("127.0.0.1", self._place.port)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def start(self) -> None:
+        """Start the engine and wait until it is ready.
+
+        Raises:
+            EngineError: it ended, or was not ready in time; with the last lines of its log.
+        """
+        self._place.storage.mkdir(parents=True, exist_ok=True)
+        command = list(self.description.command(self._place))
+        with self.log.open("ab") as log:
+            try:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    cwd=self._place.storage,
+                    env={**os.environ, **self.description.environment},
+                    start_new_session=True,
+                    preexec_fn=die_with_parent,
+                )
+            except OSError as error:
+                raise EngineError(
+                    f"{self.description.name} cannot be started: {command[0]}: {error.strerror}"
+                ) from error
+        self._wait_until_ready()
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + self.description.start_timeout_s
+        while time.monotonic() < deadline:
+            self.check()
+            try:
+                if self.description.ready(self.address):
+                    return
+            except OSError:
+                pass  # not listening yet
+            time.sleep(0.02)
+        raise EngineError(
+            f"{self.description.name} was not ready within "
+            f"{self.description.start_timeout_s:g} s.{self._tail()}"
+        )
+
+    def check(self) -> None:
+        """Raise EngineError when the engine has ended."""
+        if self._process is not None and (code := self._process.poll()) is not None:
+            how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+            raise EngineError(f"{self.description.name} has ended ({how}).{self._tail()}")
+
+    def stop(self) -> None:
+        """Ask the engine to end (TERM), then wait; kill it when it does not.
+
+        Raises:
+            EngineError: it had to be killed.
+        """
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise EngineError(
+                f"{self.description.name} did not end within {STOP_TIMEOUT_S:g} s and was killed"
+            ) from None
+
+    def kill(self) -> None:
+        """Kill the engine's process (SIGKILL); its data stay."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def resources(self) -> Resources:
+        """Give the counters of the engine's processes now."""
+        if self._process is None:
+            return Resources()
+        rss = cpu = read = written = 0.0
+        try:
+            root = psutil.Process(self._process.pid)
+            for process in [root, *root.children(recursive=True)]:
+                with process.oneshot():
+                    rss += process.memory_info().rss
+                    times = process.cpu_times()
+                    cpu += times.user + times.system
+                    if process is root:
+                        cpu += times.children_user + times.children_system
+                    counters = process.io_counters()
+                    read += counters.read_bytes
+                    written += counters.write_bytes
+        except psutil.Error:
+            return Resources()  # it ended in between; `check` says so
+        return Resources(rss, cpu, read, written)
+
+    def _tail(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+        return "".join(f"\n    {line}" for line in lines) if lines else " Its log is empty."
+
+    def _end(self) -> None:
+        """End the engine and all that it started, and remove its data."""
+        process = self._process
+        if process is not None:
+            if process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(STOP_TIMEOUT_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+            try:
+                os.killpg(process.pid, signal.SIGKILL)  # a helper process that stayed behind
+            except ProcessLookupError:
+                pass  # none did
+        if not self._keep:
+            shutil.rmtree(self._place.storage, ignore_errors=True)
+
+
+def free_port() -> int:
+    """Give a port on loopback that nothing listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
