@@ -177,12 +177,13 @@ def _module(module: str, base: Path, where: str) -> tuple[list[Path], Path | Non
     parts = module.split(".")
     for i, part in enumerate(parts):
         place = place / part
-        if place.is_dir():
-            init = place / "__init__.py"
-            files += [init] if init.is_file() else []
-        elif i == len(parts) - 1 and place.with_suffix(".py").is_file():
-            return [*files, place.with_suffix(".py")], None
-        else:
+        init, module_file = place / "__init__.py", place.with_suffix(".py")
+        # Python's own order: a package, then a module, then a folder without __init__.py.
+        if init.is_file():
+            files.append(init)
+        elif i == len(parts) - 1 and module_file.is_file():
+            return [*files, module_file], None
+        elif not place.is_dir():
             raise CodeError(
                 f"{where}: no module {module!r} below {base}; mend the import or add the file"
             )

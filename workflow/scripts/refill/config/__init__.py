@@ -1,0 +1,23 @@
+"""Configuration: loaded, validated against workflow/schemas, and turned into what Qdrant takes."""
+
+from refill.config.errors import ConfigError
+from refill.config.load import (
+    PROJECT,
+    load,
+    load_claims,
+    load_images,
+    load_optimizers,
+    validate,
+)
+from refill.config.optimizers import resolve_optimizers
+
+__all__ = [
+    "PROJECT",
+    "ConfigError",
+    "load",
+    "load_claims",
+    "load_images",
+    "load_optimizers",
+    "resolve_optimizers",
+    "validate",
+]

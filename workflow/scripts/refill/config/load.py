@@ -1,0 +1,195 @@
+"""Loading and checking a whole configuration: files merged, schemas, references, defaults."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from refill.config import schemas
+from refill.config.errors import ConfigError, Problem, Where, key_text, nearest, shown
+from refill.config.optimizers import resolve_optimizers
+from refill.config.yamlfile import read_yaml
+
+PROJECT = Path(__file__).parents[4]
+
+ENGINES = ("image", "binary", "url")
+
+
+def load(
+    base: Path, overrides: Sequence[Path | Mapping[str, Any]] = (), project: Path = PROJECT
+) -> dict[str, Any]:
+    """Return the configuration of the file `base` with `overrides` merged in order, validated.
+
+    Merging is Snakemake's: blocks are merged key by key, everything else (lists, null) replaces.
+    Raises ConfigError with every problem of the merged configuration.
+    """
+    files = [base, *(item for item in overrides if isinstance(item, Path))]
+    merged: dict[str, Any] = {}
+    for item in (base, *overrides):
+        merge(merged, read_yaml(item) if isinstance(item, Path) else item)
+    return validate(merged, files=files, project=project)
+
+
+def validate(
+    config: Mapping[str, Any], files: Iterable[Path | str] = (), project: Path = PROJECT
+) -> dict[str, Any]:
+    """Check a merged configuration, such as Snakemake's `config`; return it with defaults filled.
+
+    `files` are the files it was merged from, in order (in a Snakefile `workflow.configfiles`):
+    a problem names the last of them that has its key. `project` is the folder whose config/
+    holds optimizers.yaml and images.yaml. Raises ConfigError with one line for each problem.
+    """
+    origin = _origins([Path(file) for file in files])
+    found = schemas.problems("config.schema.yaml", config)
+    if found:
+        raise _error(found, origin)
+    filled: dict[str, Any] = schemas.fill_defaults("config.schema.yaml", config)
+    found = [*_check_corpus(filled), *_check_engine(filled, project)]
+    found += _check_runs(filled, load_optimizers(project / "config/optimizers.yaml"))
+    if found:
+        raise _error(found, origin)
+    return filled
+
+
+def load_optimizers(path: Path = PROJECT / "config/optimizers.yaml") -> dict[str, dict[str, Any]]:
+    """Return the optimizer configurations by id; each has its id under "id" too.
+
+    Raises ConfigError as `validate`.
+    """
+    entries = _load_checked(path, "optimizers.schema.yaml")["configurations"]
+    return {name: {"id": name, **entry} for name, entry in entries.items()}
+
+
+def load_images(path: Path = PROJECT / "config/images.yaml") -> dict[str, dict[str, Any]]:
+    """Return the images by name. Raises ConfigError as `validate`."""
+    images: dict[str, dict[str, Any]] = _load_checked(path, "images.schema.yaml")["images"]
+    return images
+
+
+def load_claims(path: Path = PROJECT / "config/claims.yaml") -> dict[str, Any]:
+    """Return the published claims. Raises ConfigError as `validate`."""
+    return _load_checked(path, "claims.schema.yaml")
+
+
+def merge(into: dict[str, Any], other: Mapping[str, Any]) -> None:
+    """Merge `other` into `into` as Snakemake merges configuration files."""
+    for key, value in other.items():
+        if isinstance(value, Mapping):
+            part = into.get(key)
+            into[key] = part = part if isinstance(part, dict) else {}
+            merge(part, value)
+        else:
+            into[key] = copy.deepcopy(value)
+
+
+def _load_checked(path: Path, schema: str) -> dict[str, Any]:
+    value = read_yaml(path)
+    found = schemas.problems(schema, value)
+    if found:
+        raise _error(found, lambda _: shown(path))
+    filled: dict[str, Any] = schemas.fill_defaults(schema, value)
+    return filled
+
+
+def _check_corpus(config: Mapping[str, Any]) -> list[Problem]:
+    found = []
+    name, known = config["corpus"]["name"], config["corpora"]
+    if name not in known:
+        text = f"no corpus {name!r}: {nearest(name, known)}`corpora` has {', '.join(known)}"
+        found.append(Problem(("corpus", "name"), text))
+    limit, points = config["optimizers"]["search"]["limit"], config["corpus"]["points"]
+    if limit > points:
+        text = f"must be <= corpus.points ({points}), is {limit}: ask for fewer hits"
+        found.append(Problem(("optimizers", "search", "limit"), text))
+    return found
+
+
+def _check_engine(config: Mapping[str, Any], project: Path) -> list[Problem]:
+    qdrant = config["qdrant"]
+    given = [key for key in ENGINES if qdrant.get(key) is not None]
+    if len(given) != 1:
+        text = f"needs exactly one of image, binary and url, has {', '.join(given) or 'none'}: "
+        text += "set the others to null" if given else "set `image: qdrant-edge` for the embedded"
+        return [Problem(("qdrant",), text)]
+    if given == ["image"]:
+        known = load_images(project / "config/images.yaml")
+        name = qdrant["image"]
+        if name not in known:
+            text = f"no image {name!r}: {nearest(name, known)}config/images.yaml has "
+            return [Problem(("qdrant", "image"), text + ", ".join(known))]
+    if given == ["url"]:
+        return _check_url(qdrant["url"])
+    return []
+
+
+def _check_url(url: str) -> list[Problem]:
+    where: Where = ("qdrant", "url")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        return [Problem(where, f"is no address ({error}): write it as http://host:6333")]
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        # The value is not printed: something secret may stand in it.
+        return [Problem(where, "must be an http or https address: write it as http://host:6333")]
+    if parts.username or parts.password or parts.query or parts.fragment:
+        text = "must not hold a user, password, query or fragment, records would show it: "
+        return [Problem(where, text + "put the API key into the variable of qdrant.api_key_env")]
+    return []
+
+
+def _check_runs(config: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
+    optimizers = config["optimizers"]
+    listed = "config/optimizers.yaml has " + ", ".join(known)
+    found = []
+    for i, run in enumerate(optimizers["runs"]):
+        if run not in known:
+            text = f"no configuration {run!r}: {nearest(run, known)}{listed}"
+            found.append(Problem(("optimizers", "runs", i), text))
+    for run in optimizers["overrides"]:
+        if run not in known:
+            text = f"no configuration {run!r}: {nearest(run, known)}{listed}"
+            found.append(Problem(("optimizers", "overrides", run), text))
+    if found:
+        return found
+    for i, run in enumerate(optimizers["runs"]):
+        try:
+            # The dimension is known only from the corpus; what can be wrong does not depend on it.
+            resolve_optimizers(
+                known[run],
+                optimizers["defaults"],
+                optimizers["overrides"],
+                points=config["corpus"]["points"],
+                dimension=1,
+                cpus=config["qdrant"]["cpus"] or 1,
+            )
+        except ConfigError as error:
+            found += [Problem(("optimizers", "runs", i), text) for text in error.problems]
+    return found
+
+
+def _origins(files: Sequence[Path]) -> Callable[[Where], str]:
+    """Return a function from a key to the file that it (or its nearest parent) stands in."""
+    contents = [(shown(file), read_yaml(file)) for file in files]
+
+    def depth(value: Any, where: Where) -> int:
+        for i, part in enumerate(where):
+            try:
+                value = value[part]
+            except (KeyError, IndexError, TypeError):
+                return i
+        return len(where)
+
+    def origin(where: Where) -> str:
+        # The last file wins in a merge, so among files that reach as deep the last one counts.
+        deepest = max(reversed(contents), key=lambda item: depth(item[1], where), default=None)
+        return deepest[0] if deepest else "config"
+
+    return origin
+
+
+def _error(found: Sequence[Problem], origin: Callable[[Where], str]) -> ConfigError:
+    return ConfigError([f"{origin(p.where)}: {key_text(p.where)}: {p.text}" for p in found])
