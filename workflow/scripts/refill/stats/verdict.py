@@ -1,0 +1,124 @@
+"""Verdicts on directional claims, against the noise floor of identical configurations.
+
+The floor is the spread of one statistic over runs that differ in name only. An effect that is no
+larger than that spread could be had by running the same thing twice, so it is undecidable, and so
+is every effect while fewer than two identical runs are there to tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+REPRODUCED = "reproduced"
+CONTRADICTED = "contradicted"
+UNDECIDABLE = "undecidable"
+NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True)
+class Value:
+    """One measured value; `bound` marks a lower bound (a timeout, a drain that hit its limit)."""
+
+    value: float
+    bound: bool = False
+
+
+@dataclass(frozen=True)
+class Floor:
+    """Noise floor of one statistic: `size` is a factor (1.0 = none) or, for shares, a difference.
+
+    `runs` is the number of identical runs it rests on; `size` is None below two, or when one of the
+    values is only a lower bound.
+    """
+
+    size: float | None
+    runs: int
+    relative: bool
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Outcome of a claim, with the effect and floor it was decided on and the reason in words."""
+
+    verdict: str
+    why: str
+    effect: float | None = None
+    floor: float | None = None
+
+
+def noise_floor(values: Sequence[Value], relative: bool) -> Floor:
+    """Return the spread of `values` of identical runs: max / min if `relative`, else max - min."""
+    n = len(values)
+    if n < 2:
+        return Floor(None, n, relative, f"{n} identical runs, at least 2 are needed")
+    if any(v.bound for v in values):
+        return Floor(None, n, relative, "one of the identical runs is known as a lower bound only")
+    low, high = min(v.value for v in values), max(v.value for v in values)
+    if not relative:
+        return Floor(high - low, n, relative)
+    if low <= 0:
+        return Floor(None, n, relative, "an identical run measured 0: no factor can be formed")
+    return Floor(high / low, n, relative)
+
+
+def judge(
+    left: Sequence[Value], right: Sequence[Value], direction: str, floors: Sequence[Floor]
+) -> Verdict:
+    """Return the verdict on "every left is `direction` (above, below) every right".
+
+    `left` and `right` hold one value a repeat, not averaged. They overlap: undecidable. Else the
+    effect is the gap between the closest pair (as a factor or a difference, like the floor), and
+    must exceed the largest of `floors`. A lower bound may only sit on the larger side: what it
+    stands for is larger still.
+    """
+    if not left or not right:
+        raise ValueError("a verdict needs a value on both sides: say 'not measured' instead")
+    if direction not in ("above", "below"):
+        raise ValueError(f"direction must be above or below, not {direction!r}")
+    relative = floors[0].relative
+    for claimed, higher, lower in (
+        (direction == "above", left, right),
+        (direction == "below", right, left),
+    ):
+        top, bottom = max(v.value for v in lower), min(v.value for v in higher)
+        if bottom <= top:
+            continue
+        if any(v.bound for v in lower):
+            return Verdict(UNDECIDABLE, "the smaller side is known as a lower bound only")
+        effect = _effect(bottom, top, relative)
+        if effect is None:
+            return Verdict(UNDECIDABLE, "the smaller side measured 0: no factor can be formed")
+        return _against_floor(effect, floors, claimed)
+    return Verdict(UNDECIDABLE, "the repeats of both sides overlap or are equal")
+
+
+def judge_seen(seen: Sequence[bool], expected: bool) -> Verdict:
+    """Return the verdict on a yes-or-no observation: all repeats must agree to decide it."""
+    if not seen:
+        raise ValueError("a verdict needs at least one observation: say 'not measured' instead")
+    if len(set(seen)) > 1:
+        return Verdict(UNDECIDABLE, f"seen in {sum(seen)} of {len(seen)} repeats")
+    times = f"seen in {sum(seen)} of {len(seen)} runs"
+    return Verdict(REPRODUCED if seen[0] == expected else CONTRADICTED, times)
+
+
+def _effect(high: float, low: float, relative: bool) -> float | None:
+    if not relative:
+        return high - low
+    return high / low if low > 0 else None
+
+
+def _against_floor(effect: float, floors: Sequence[Floor], claimed: bool) -> Verdict:
+    missing = [floor for floor in floors if floor.size is None]
+    if missing:
+        return Verdict(UNDECIDABLE, f"no noise floor: {missing[0].why}", effect)
+    floor = max(f.size for f in floors if f.size is not None)
+    show = f"{effect:.2f}x" if floors[0].relative else f"{effect:.3f}"
+    against = f"{floor:.2f}x" if floors[0].relative else f"{floor:.3f}"
+    spread = f"the spread {against} over {min(f.runs for f in floors)} identical runs"
+    if effect <= floor:
+        return Verdict(UNDECIDABLE, f"effect {show} is within {spread}", effect, floor)
+    verdict = REPRODUCED if claimed else CONTRADICTED
+    return Verdict(verdict, f"effect {show} against {spread}", effect, floor)
