@@ -39,13 +39,22 @@ class Clients:
         self._closing = False
 
     def __enter__(self) -> Self:
-        for setup in self._setups:
-            self._start(setup)
+        try:
+            for setup in self._setups:
+                self._start(setup)
+            # An empty job each: none is late to the first planned send because it still imports.
+            self.run([Job("start", "closed", -1, (), count=0) for _ in self._setups])
+        except BaseException:
+            self._end()
+            raise
         return self
 
     def __exit__(
         self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
     ) -> None:
+        self._end()
+
+    def _end(self) -> None:
         self._closing = True
         for pipe in self._pipes:
             pipe.close()

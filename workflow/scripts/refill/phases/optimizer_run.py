@@ -40,7 +40,7 @@ class Settings:
 
     Attributes:
         optimizers, hnsw: numbers that are set when the collection is made.
-        followup: `{"delete": {"share": x}}`, `{"reconfigure": {"optimizers", "hnsw"}}` with
+        followup: `{"delete": {"points": n}}`, `{"reconfigure": {"optimizers", "hnsw"}}` with
             resolved numbers, or None.
         upload, search, draining, steady: the sections of the config by these names.
         seed: seeds the choice of the points that a follow-up deletes.
@@ -155,19 +155,17 @@ class OptimizerRun:
         ]
         firsts = range(0, points, batch)
         per_s = upload["points_per_s"] / batch
-        begin = self.now() + 0.2  # all clients have started by then
-        jobs = []
-        for n in range(count):
-            keys = firsts[n::count]
-            jobs.append(
+        with Clients(setups, self.ledger.add) as clients:
+            phase.start = self.now()
+            jobs = [
                 Job(
                     "upload", "upload", next(self._window), keys, count=len(keys),
-                    per_s=per_s / count, first=begin + (n / per_s if per_s else 0.0),
+                    per_s=per_s / count, first=phase.start + (n / per_s if per_s else 0.0),
                 )
-            )  # fmt: skip
-        with Clients(setups, self.ledger.add) as clients:
-            clients.run(jobs[:0])
-            self._run(clients, [job for job in jobs if job.keys], self._poll_upload)
+                for n in range(count)
+                if (keys := firsts[n::count])
+            ]  # fmt: skip
+            self._run(clients, jobs, self._poll_upload)
         phase.ended_by = self._verify_counts(points, "upload")
         phase.end = self.now()
 
@@ -293,7 +291,7 @@ class OptimizerRun:
     def _follow_up(self, clients: Clients, followup: Mapping[str, Any]) -> None:
         phase = self._begin("followup-draining")
         if "delete" in followup:
-            phase.event = self._delete(followup["delete"]["share"])
+            phase.event = self._delete(followup["delete"]["points"])
         else:
             change = followup["reconfigure"]
             optimizers, hnsw = change.get("optimizers", {}), change.get("hnsw", {})
@@ -307,12 +305,11 @@ class OptimizerRun:
         phase.start = self.now()
         self._drain_and_steady(clients, "followup-", phase)
 
-    def _delete(self, share: float) -> dict[str, Any]:
-        """Delete a share of the points, the same ones in every run of this corpus and seed."""
+    def _delete(self, count: int) -> dict[str, Any]:
+        """Delete points drawn by the seed: the same ones in every run of this corpus."""
         points = self.corpus.points
-        chosen = np.random.default_rng(self.settings.seed).choice(
-            points, size=round(points * share), replace=False
-        )
+        rng = np.random.default_rng(self.settings.seed)
+        chosen = rng.choice(points, size=count, replace=False)
         ids = np.sort(chosen).tolist()
         truth = self.judge.truth.without(ids)
         for first in range(0, len(ids), DELETE_BATCH):
@@ -320,7 +317,7 @@ class OptimizerRun:
         self.visible_points = points - len(ids)
         verified = self._verify_counts(self.visible_points, "followup-draining")
         self.judge.truth, self.judge.deleted = truth, frozenset(ids)
-        return {"kind": "delete", "deleted": len(ids), "share": share, "verified": verified}
+        return {"kind": "delete", "deleted": len(ids), "verified": verified}
 
     # ---- helpers
 

@@ -1,0 +1,19 @@
+rule corpus:
+    output:
+        "results/corpora/{corpus}/corpus.json",
+        "results/corpora/{corpus}/vectors.npy",
+        "results/corpora/{corpus}/queries.npy",
+        "results/corpora/{corpus}/truth_ids.npy",
+        "results/corpora/{corpus}/truth_scores.npy",
+    log:
+        "results/logs/corpora/{corpus}.log",
+    params:
+        plan=lambda w: PLANS.corpus(w.corpus),
+    resources:
+        machine=1,
+    threads: all_cores
+    script:
+        "../scripts/prepare_corpus.py"
+
+
+CORPUS_RECORD = f"results/corpora/{PLANS.corpus_name}/corpus.json"
