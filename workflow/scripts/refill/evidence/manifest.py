@@ -13,13 +13,14 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from refill.evidence import inventory
 from refill.evidence.attempts import list_attempts
 from refill.evidence.hashes import sha256_file
 from refill.evidence.host import host_facts
 from refill.evidence.records import read_json
-from refill.evidence.scrub import scrub
+from refill.evidence.scrub import scrub, without_paths
 
 SCHEMA = "refill.manifest/1"
 RUN_SCHEMA = "refill.optimizer-run/1"
@@ -43,18 +44,18 @@ def gather(
     work = results.resolve().parent
     patterns = [*inventory.WRITTEN_LATER, *left_out]
     files = inventory.results(work, patterns)
-    runs = _runs(work, files)
+    runs = _runs(work, files, project)
     manifest = {
         "schema": SCHEMA,
         "created_at": _now(),
-        "command": [_relative(word, project) for word in command],
-        "config": dict(config),
+        "command": [_public_word(word, project) for word in command],
+        "config": _public_config(config, project),
         "git": git_state(project),
         "versions": versions(project),
         "host": host_facts(results),
         "engines": _engines(work, runs),
         "runs": runs,
-        "attempts": list_attempts(work),
+        "attempts": _attempts(work, project),
         "sources": inventory.hashed(project, inventory.sources(project)),
         "results": inventory.hashed(work, files),
         "left_out": patterns,
@@ -94,7 +95,7 @@ def git_state(project: Path) -> dict[str, Any]:
     if shutil.which("git") is None:
         return {"revision": None, "dirty": None, "note": "git is not installed"}
     revision = _git(project, "rev-parse", "HEAD")
-    status = _git(project, "status", "--porcelain")
+    status = _git(project, "--no-optional-locks", "status", "--porcelain")
     if revision is None or status is None:
         return {"revision": None, "dirty": None, "note": "git could not read the work tree"}
     return {"revision": revision, "dirty": bool(status), "note": None}
@@ -133,22 +134,44 @@ def _git(project: Path, *arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _relative(word: str, project: Path) -> str:
-    """Return a word of a command line without the absolute path of the project or a program."""
-    for folder in {str(project), str(project.resolve())}:
-        word = re.sub(rf"{re.escape(folder)}(/|$)", "", word) or "."
-    return Path(word).name if word.startswith("/") else word
+def _public_word(word: str, project: Path) -> str:
+    """Return a word without absolute paths: relative to the project, else the last part alone."""
+    word = without_paths(word, [project])
+    return re.sub(r"(^|=)[/~][^=]*?([^/=]*)/*$", r"\1\2", word) or "."
 
 
-def _runs(work: Path, files: Mapping[str, str]) -> list[dict[str, Any]]:
+def _public_config(value: Any, project: Path) -> Any:
+    """Return a configuration without absolute paths and without the address of a server."""
+    if isinstance(value, Mapping):
+        return {key: _public_config(item, project) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_public_config(item, project) for item in value]
+    if not isinstance(value, str):
+        return value
+    address = re.match(r"(https?)://", value)
+    if address:
+        host = urlsplit(value).hostname
+        local = host in ("localhost", "127.0.0.1", "::1")
+        return f"{address[1]}, {'this machine' if local else 'another machine'}"
+    return _public_word(value, project) if value.startswith(("/", "~")) else value
+
+
+def _attempts(work: Path, project: Path) -> list[dict[str, Any]]:
+    return [
+        {**attempt, "reason": without_paths(attempt["reason"], [work, project])}
+        for attempt in list_attempts(work)
+    ]
+
+
+def _runs(work: Path, files: Mapping[str, str], project: Path) -> list[dict[str, Any]]:
     """Return what ran, in the order in which it really ran, from the records' own times."""
+    keys = ("id", "repeat", "scale", "attempt", "started_at", "ended_at", "code", "valid")
     runs = []
     for path in (path for path, kind in files.items() if kind == "record"):
         record = read_json(work / path, RUN_SCHEMA)
-        keys = ("id", "repeat", "scale", "attempt", "started_at", "ended_at", "code")
-        runs.append(
-            {key: record[key] for key in (*keys, "valid", "invalid", "outcome")} | {"record": path}
-        )
+        reasons = [without_paths(reason, [work, project]) for reason in record["invalid"]]
+        run = {key: record[key] for key in (*keys, "outcome")}
+        runs.append({**run, "invalid": reasons, "record": path})
     return sorted(runs, key=lambda run: (run["started_at"], run["record"]))
 
 

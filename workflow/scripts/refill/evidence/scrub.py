@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,21 @@ def scrub(
                     f"{where}: holds the value of the environment variable {name}: "
                     "secrets must not be recorded"
                 )
+
+
+def without_paths(text: str, folders: Iterable[Path]) -> str:
+    """Return free text, such as an error's, without the absolute paths of `folders` and home.
+
+    The path of a folder is taken off (what is in it stays, relative), home becomes "~". The
+    longest path goes first, so a project below home is relative and not below "~".
+    """
+    forms = {str(form): "" for folder in folders for form in (folder.absolute(), folder.resolve())}
+    home = Path.home()
+    forms |= {str(form): "~/" for form in (home, home.resolve()) if str(form) not in forms}
+    for form in sorted(forms.keys() - {"/"}, key=len, reverse=True):
+        inside = rf"(?<![\w.\-]){re.escape(form)}(?:/+(?=[^\s/])|(?![\w.\-])/*)"
+        text = re.sub(inside, forms[form], text)
+    return text
 
 
 def _texts(value: Any, where: str) -> Iterator[tuple[str, str]]:
