@@ -18,7 +18,7 @@ from refill.config.yamlfile import read_yaml
 
 FOLDER = Path(__file__).parents[3] / "schemas"
 
-_TYPES = {
+TYPES = {
     "object": "a block of keys",
     "array": "a list",
     "string": "text",
@@ -127,7 +127,7 @@ def _explain(error: ValidationError) -> Iterator[Problem]:
             yield Problem(where, "bad name")
         case "type":
             types = [wanted] if isinstance(wanted, str) else wanted
-            names = " or ".join(_TYPES[t] for t in types)
+            names = " or ".join(TYPES[t] for t in types)
             quote = ""
             if "string" in types and isinstance(value, int | float) and not isinstance(value, bool):
                 quote = ": put it in quotes"
