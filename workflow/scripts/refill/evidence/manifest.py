@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -76,8 +76,8 @@ def verify(manifest_path: Path, project: Path | None = None) -> list[str]:
     manifest = read_json(manifest_path, SCHEMA)
     work = manifest_path.resolve().parent.parent
     project = project or work
-    found = _differences(project, manifest["sources"])
-    found += _differences(work, manifest["results"])
+    changed = _differences(work, manifest["results"])
+    found = [*_differences(project, manifest["sources"]).values(), *changed.values()]
     present = inventory.results(work, manifest["left_out"])
     unnamed = present.keys() - manifest["results"].keys()
     found += [
@@ -85,7 +85,7 @@ def verify(manifest_path: Path, project: Path | None = None) -> list[str]:
         for path in sorted(unnamed)
         if present[path] in inventory.COMPLETE
     ]
-    return found + _disagreements(work, manifest["results"])
+    return found + _disagreements(work, manifest["results"], changed)
 
 
 def git_state(project: Path) -> dict[str, Any]:
@@ -136,8 +136,10 @@ def _git(project: Path, *arguments: str) -> str | None:
 
 def _public_word(word: str, project: Path) -> str:
     """Return a word without absolute paths: relative to the project, else the last part alone."""
+    for folder in {str(project), str(project.resolve())}:
+        word = re.sub(rf"(^|=){re.escape(folder)}/*$", r"\1.", word)
     word = without_paths(word, [project])
-    return re.sub(r"(^|=)[/~][^=]*?([^/=]*)/*$", r"\1\2", word) or "."
+    return re.sub(r"(^|=)[/~][^=]*?([^/=]*)/*$", r"\1\2", word)
 
 
 def _public_config(value: Any, project: Path) -> Any:
@@ -185,27 +187,30 @@ def _engines(work: Path, runs: Sequence[Mapping[str, Any]]) -> list[dict[str, An
     return list(found.values())
 
 
-def _differences(root: Path, files: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    found = []
+def _differences(root: Path, files: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    found = {}
     for path, entry in files.items():
         file = root / path
         if not file.is_file():
-            found.append(f"{path}: is missing; expected SHA-256 {entry['sha256']}")
+            found[path] = f"{path}: is missing; expected SHA-256 {entry['sha256']}"
         elif (got := sha256_file(file)) != entry["sha256"]:
-            found.append(f"{path}: has changed: expected SHA-256 {entry['sha256']}, got {got}")
+            found[path] = f"{path}: has changed: expected SHA-256 {entry['sha256']}, got {got}"
     return found
 
 
-def _disagreements(work: Path, files: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return where a record names another hash than the file it points to has."""
+def _disagreements(
+    work: Path, files: Mapping[str, Mapping[str, Any]], changed: Container[str]
+) -> list[str]:
+    """Return where a record names another hash than the file it points to has.
+
+    Records that have `changed` themselves are left out: what they say now is no evidence.
+    """
     found = []
     for path, entry in files.items():
-        if not path.endswith(".json") or not (work / path).is_file():
+        is_record = path.endswith(".json") and entry["kind"] in ("record", "image", "corpus")
+        if not is_record or path in changed:
             continue
-        if entry["kind"] not in ("record", "image", "corpus"):
-            continue
-        record = read_json(work / path)
-        for key, target, sha256 in _claims(path, record):
+        for key, target, sha256 in _claims(path, read_json(work / path)):
             actual = files.get(target)
             if actual is None:
                 found.append(f"{path}: {key}: names {target}, which is not in the manifest")
