@@ -1,12 +1,17 @@
-"""Clones of flushed shards for the optimizer process, and removal of what is no layer any more."""
+"""Shard directories as files: clones for the optimizer process, copies of an empty shard, removal.
+
+Whole segment directories are moved, linked and copied; nothing here reads what is in their files.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fnmatch
 import logging
 import os
 import shutil
+import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -33,12 +38,51 @@ def clone(sources: Iterable[Path], target: Path) -> None:
             _copy_tree(source / SEGMENTS / segment, target / SEGMENTS / segment)
 
 
-def _copy_tree(source: Path, target: Path) -> None:
+def copy_empty(source: Path, target: Path) -> None:
+    """A durable copy of the closed, empty shard `source`. May run in a thread.
+
+    Its segments get new names: segments of several layers meet in one directory when they are
+    cloned.
+    """
+    _copy_tree(source, target, link=())
+    for segment in list((target / SEGMENTS).iterdir()):
+        segment.rename(segment.with_name(str(uuid.uuid4())))
+    make_durable(target)
+
+
+def make_durable(directory: Path) -> None:
+    """Write a directory and all in it to the disk. May run in a thread."""
+    for root, _, files in os.walk(directory):
+        for name in files:
+            _sync(Path(root, name))
+        _sync(Path(root))
+    _sync(directory.parent)
+
+
+def write_back(directories: Iterable[Path]) -> None:
+    """Write the files of shards that are in use to the disk. May run in a thread."""
+    for directory in directories:
+        for root, _, files in os.walk(directory):
+            for name in files:
+                # The shard may replace a file meanwhile: then there is nothing to write.
+                with contextlib.suppress(FileNotFoundError):
+                    _sync(Path(root, name))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _copy_tree(source: Path, target: Path, link: Iterable[str] = _LINKED) -> None:
     target.mkdir()
     for entry in os.scandir(source):
         if entry.is_dir():
-            _copy_tree(Path(entry.path), target / entry.name)
-        elif any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in _LINKED):
+            _copy_tree(Path(entry.path), target / entry.name, link)
+        elif any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in link):
             os.link(entry.path, target / entry.name)
         else:
             _copy_sparse(entry.path, target / entry.name)
@@ -46,7 +90,7 @@ def _copy_tree(source: Path, target: Path) -> None:
 
 def _copy_sparse(source: str, target: Path) -> None:
     # Most copied files are preallocated and mostly holes: copy the data, keep the holes.
-    with open(source, "rb") as reader, open(target, "wb") as writer:
+    with Path(source).open("rb") as reader, target.open("wb") as writer:
         size = os.fstat(reader.fileno()).st_size
         writer.truncate(size)
         position = 0

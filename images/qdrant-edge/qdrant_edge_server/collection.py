@@ -104,10 +104,8 @@ class Collection:
     async def reconfigure(self, config: CollectionConfig) -> None:
         """Put a new configuration into force; returns when it is durable."""
         async with self.stack.lock:
-            await self.stack.write_manifest(config=config.as_json())
-            self.stack.config = config
+            await self.stack.reconfigure(config)
             self.reader = PointReader(config)
-            await self.stack.seal_if_full()
             await self.optimizations.reconfigured()
 
     async def change_index(self, change: Callable[[], Awaitable[None]]) -> None:
@@ -191,6 +189,7 @@ class Collection:
             await asyncio.sleep(self.stack.config.optimizers["flush_interval_sec"])
             if any(layer.dirty for layer in self.stack.all()):
                 try:
+                    await self.stack.write_back()
                     async with self.stack.lock:
                         await self.stack.flush()
                 except Exception:

@@ -1,4 +1,4 @@
-"""Errors that become an HTTP answer in Qdrant's shape, `{"status": {"error": ...}, "time": ...}`."""
+"""Errors that become answers in Qdrant's shape: `{"status": {"error": ...}, "time": ...}`."""
 
 from __future__ import annotations
 

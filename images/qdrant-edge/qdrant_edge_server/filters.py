@@ -201,7 +201,8 @@ def _geo_point(value: Any, where: str) -> edge.GeoPoint:
     required(fields, "lon", where)
     required(fields, "lat", where)
     lon, lat = number(fields, "lon", where), number(fields, "lat", where)
-    assert lon is not None and lat is not None
+    assert lon is not None
+    assert lat is not None
     try:
         return edge.GeoPoint(lon, lat)
     except ValueError as error:

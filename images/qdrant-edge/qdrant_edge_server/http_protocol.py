@@ -212,7 +212,7 @@ class HttpProtocol(asyncio.Protocol):
             return self._handler(request)
         except ApiError as error:
             return failure(error, request.started)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - logged, and answered with 500
             return _fault(error, request)
 
     async def _answer_later(self, request: Request, answer: Awaitable[Response]) -> None:
@@ -272,7 +272,7 @@ async def _awaited(request: Request, answer: Awaitable[Response]) -> Response:
         return await answer
     except ApiError as error:
         return failure(error, request.started)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - logged, and answered with 500
         return _fault(error, request)
 
 

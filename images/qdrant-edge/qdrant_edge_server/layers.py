@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import uuid
 from array import array
 from collections.abc import Iterable
@@ -151,4 +150,4 @@ def remove_older_copies(layers: Iterable[Layer]) -> int:
 
 
 def _version_files(segment: Path) -> list[Path]:
-    return [segment / name for name in _VERSIONS if os.path.exists(segment / name)]
+    return [segment / name for name in _VERSIONS if (segment / name).exists()]

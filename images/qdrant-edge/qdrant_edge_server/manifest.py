@@ -44,12 +44,6 @@ class Manifest:
         names = {self.active, *(unit.directory for unit in self.sealed)}
         return names if self.base is None else names | {self.base}
 
-    def new_directory(self, role: str) -> str:
-        """A directory name that no layer of this collection ever had."""
-        name = f"{role}-{self.next_number}"
-        self.next_number += 1
-        return name
-
     def write(self, directory: Path) -> None:
         """Replace the manifest in `directory`; returns when it is durable."""
         write_bytes(directory, self.as_bytes())
@@ -80,11 +74,11 @@ class Manifest:
 def write_bytes(directory: Path, content: bytes) -> None:
     """Replace the manifest in `directory` by `content`; returns when it is durable."""
     temporary = directory / f"{FILE}.new"
-    with open(temporary, "wb") as file:
+    with temporary.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(temporary, directory / FILE)
+    temporary.replace(directory / FILE)
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from . import cloning
 from .checks import Json
 from .layers import Layer
-from .optimizer import OptimizerEnded, OptimizerFailed, OptimizerProcess
+from .optimizer import OptimizerEndedError, OptimizerFailedError, OptimizerProcess
 from .stack import LayerStack
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ _KEPT_RECORDS = 1024
 Result = TypeVar("Result")
 
 
-class Cancelled(Exception):
+class CancelledJobError(Exception):
     """The running job was cancelled on purpose."""
 
 
@@ -60,9 +60,9 @@ class Job:
         return self.unit is not None or time.monotonic() - self.started > _PLANNING_SECONDS
 
     def check(self) -> None:
-        """Raise Cancelled if the job was cancelled."""
+        """Raise CancelledJobError if the job was cancelled."""
         if self.cancelled is not None:
-            raise Cancelled
+            raise CancelledJobError
 
     def finish(self, status: str | Json) -> None:
         """Set the final status and the end."""
@@ -233,7 +233,7 @@ class Optimizations:
             while self._stack.sealed or self._look_for is not None:
                 try:
                     await self._next_job()
-                except (OptimizerEnded, OptimizerFailed) as error:
+                except (OptimizerEndedError, OptimizerFailedError) as error:
                     await self._after_failure(error)
                 except Exception as error:
                     log.error("optimization failed", exc_info=error)
@@ -267,7 +267,7 @@ class Optimizations:
             if unit is not None:
                 segments.update(unit.segments)
             job = self.running = Job(optimizer, unit, segments)
-            directory = stack.new_base_directory()
+            directory = stack.new_directory("base")
             try:
                 points = await _unbroken(self._clone(job, directory))
                 await self._process.start()
@@ -278,7 +278,7 @@ class Optimizations:
                     await _unbroken(self._swap(job, directory, points))
                 self._failures = 0
                 self.error = None
-            except (Cancelled, OptimizerEnded) as error:
+            except (CancelledJobError, OptimizerEndedError) as error:
                 job.finish({"cancelled": job.cancelled or str(error)})
                 self._completed.append(job)
                 if unit is None and self._look_for is None:
@@ -298,6 +298,7 @@ class Optimizations:
                     await asyncio.to_thread(cloning.remove, directory)
 
     async def _clone(self, job: Job, directory: Path) -> int:
+        await self._stack.write_back()
         async with self._stack.lock:
             job.check()
             return await self._stack.clone_for_job(job.unit, directory)
@@ -312,7 +313,7 @@ class Optimizations:
     async def _after_failure(self, error: Exception) -> None:
         self._failures += 1
         log.error("optimization of %r: %s", self._stack.manifest.name, error)
-        if isinstance(error, OptimizerEnded):
+        if isinstance(error, OptimizerEndedError):
             # Killed from outside: start again, but not in a busy loop if it dies every time.
             await asyncio.sleep(min(0.05 * 2 ** min(self._failures, 7), _RETRY_SECONDS))
             return

@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 _LINE_LIMIT = 16 * 1024 * 1024
 
 
-class OptimizerEnded(Exception):
+class OptimizerEndedError(Exception):
     """The optimizer process ended (was killed, or crashed) while it had a job."""
 
 
-class OptimizerFailed(Exception):
+class OptimizerFailedError(Exception):
     """The optimizer process reported an error for a job."""
 
 
@@ -50,12 +50,14 @@ class OptimizerProcess:
     async def run(self, directory: Path, config: CollectionConfig) -> dict[str, Any]:
         """Optimize the shard in `directory`; the caller holds `turn` and called `start`.
 
-        Raises OptimizerEnded if the process ended meanwhile, OptimizerFailed with its error.
+        Raises OptimizerEndedError if the process ended meanwhile, and OptimizerFailedError with
+        the error that it reported.
         """
         process = self._process
         if process is None or process.returncode is not None:
-            raise OptimizerEnded("the optimizer process ended before it got the job")
-        assert process.stdin is not None and process.stdout is not None
+            raise OptimizerEndedError("the optimizer process ended before it got the job")
+        assert process.stdin is not None
+        assert process.stdout is not None
         number = next(self._numbers)
         job = {"job": number, "directory": str(directory), "config": config.as_json()}
         try:
@@ -66,20 +68,20 @@ class OptimizerProcess:
             line = b""
         if not line.endswith(b"\n"):
             code = await process.wait()
-            raise OptimizerEnded(
+            raise OptimizerEndedError(
                 f"optimizer process {process.pid} ended by signal {-code}"
                 if code < 0
                 else f"optimizer process {process.pid} ended with status {code}"
             )
         answer: dict[str, Any] = orjson.loads(line)
         if answer["job"] != number:
-            raise OptimizerFailed(f"answer for job {answer['job']} instead of {number}")
+            raise OptimizerFailedError(f"answer for job {answer['job']} instead of {number}")
         if "error" in answer:
-            raise OptimizerFailed(answer["error"])
+            raise OptimizerFailedError(answer["error"])
         return answer
 
     async def kill(self) -> None:
-        """Kill the process, if it runs; a job that it had ends with OptimizerEnded."""
+        """Kill the process, if it runs; a job that it had ends with OptimizerEndedError."""
         process = self._process
         if process is None:
             return

@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 import qdrant_edge as edge
 
+from .cloning import make_durable
 from .configuration import CollectionConfig
 from .layers import segment_sizes
 
@@ -32,7 +33,7 @@ def serve(parent: int) -> int:
         job = orjson.loads(line)
         try:
             answer = optimize(Path(job["directory"]), CollectionConfig.from_json(job["config"]))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - reported to the server
             answer = {"error": f"{type(error).__name__}: {error}"}
         sys.stdout.buffer.write(orjson.dumps({"job": job["job"], **answer}) + b"\n")
         sys.stdout.buffer.flush()
@@ -63,6 +64,8 @@ def optimize(directory: Path, config: CollectionConfig) -> dict[str, Any]:
     shard.flush()
     info = shard.info()
     shard.close()
+    # The flush covers what the shard wrote, not the files that came as copies into the clone.
+    make_durable(directory)
     marks.append(time.perf_counter())
     return {
         "optimized": optimized,

@@ -15,7 +15,7 @@ from .http_protocol import HttpProtocol
 from .identity import TITLE
 from .optimizer import OptimizerProcess
 from .routes import Router
-from .storage import Storage, StorageInUse, StorageLock
+from .storage import Storage, StorageInUseError, StorageLock
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ def run(options: argparse.Namespace, archive: Path) -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit status: 0 after a clean stop."""
     try:
         lock = StorageLock(options.storage)
-    except StorageInUse as error:
+    except StorageInUseError as error:
         print(f"qdrant-edge: error: {error}", file=sys.stderr)
         return 1
     try:

@@ -54,12 +54,13 @@ class LayerStack:
         self._job_layers: frozenset[Layer] = frozenset()
         self._deleted_meanwhile: list[PointId] = []
         self._may_be_named: set[Path] = set()
+        self._next_number = manifest.next_number
+        self._template = self._make_template()
 
     @classmethod
     def create(cls, directory: Path, name: str, config: CollectionConfig) -> LayerStack:
         """A new collection in the new directory `directory`. It exists once its manifest does."""
-        manifest = Manifest(name=name, config=config.as_json(), active="")
-        manifest.active = manifest.new_directory("active")
+        manifest = Manifest(name=name, config=config.as_json(), active="active-0")
         active = layers.create(directory / manifest.active, config.edge_config())
         manifest.write(directory)
         return cls(directory, manifest, active, [], None)
@@ -168,14 +169,12 @@ class LayerStack:
 
     async def seal(self, deferrable: bool = True) -> None:
         """Make the active shard a sealed unit and start a new one."""
-        manifest = self.manifest
-        name = manifest.new_directory("active")
-        active = layers.create(self.directory / name, self.config.edge_config())
-        for field, schema in manifest.payload_indexes.items():
-            active.shard.update(create_operation(field, schema))
-            active.dirty = True
+        directory = self.new_directory("active")
+        await asyncio.to_thread(cloning.copy_empty, self._template, directory)
+        active = layers.load(directory, self.config.edge_config())
         await self.write_manifest(
-            active=name, sealed=[Sealed(manifest.active, deferrable), *manifest.sealed]
+            active=directory.name,
+            sealed=[Sealed(self.manifest.active, deferrable), *self.manifest.sealed],
         )
         unit, self.active = self.active, active
         unit.deferrable = deferrable
@@ -186,18 +185,38 @@ class LayerStack:
 
     async def flush(self) -> None:
         """Make every applied write durable, newest layer first, one layer at a time."""
+        await self.write_back()
         for layer in self.all():
             layer.flush()
             await asyncio.sleep(0)
+
+    async def write_back(self) -> None:
+        """Have the kernel write what it holds of changed layers, in a thread.
+
+        It makes nothing durable that counts, and spares the flush, which holds up everything
+        else, most of the waiting for the disk. Callers that can do so before they take the lock.
+        """
+        changed = [layer.directory for layer in self.all() if layer.dirty]
+        if changed:
+            await asyncio.to_thread(cloning.write_back, changed)
 
     async def write_manifest(self, **changes: Any) -> None:
         """Replace the manifest by one with these changes; in force here once it is durable.
 
         The waiting for the disk is left to a thread.
         """
-        changed = replace(self.manifest, **changes)
+        changed = replace(self.manifest, next_number=self._next_number, **changes)
         await asyncio.to_thread(manifests.write_bytes, self.directory, changed.as_bytes())
         self.manifest = changed
+
+    async def reconfigure(self, config: CollectionConfig) -> None:
+        """Put a configuration into force; returns when that is durable."""
+        await self.write_manifest(config=config.as_json())
+        outdated = config.params != self.config.params
+        self.config = config
+        if outdated:
+            await self._renew_template()
+        await self.seal_if_full()
 
     async def create_index(self, field: str, schema: str | Json) -> None:
         """Create a payload index in every layer, and remember it for later ones."""
@@ -208,6 +227,7 @@ class LayerStack:
             await asyncio.sleep(0)
         await self.flush()
         await self.write_manifest(payload_indexes={**self.manifest.payload_indexes, field: schema})
+        await self._renew_template()
 
     async def delete_index(self, field: str) -> None:
         """Delete a payload index from every layer."""
@@ -219,10 +239,13 @@ class LayerStack:
             await asyncio.sleep(0)
         await self.flush()
         await self.write_manifest(payload_indexes=kept)
+        await self._renew_template()
 
-    def new_base_directory(self) -> Path:
-        """A path for the result of a job."""
-        return self.directory / self.manifest.new_directory("base")
+    def new_directory(self, role: str) -> Path:
+        """A path in this collection that was never used; `role` becomes a part of the name."""
+        name = f"{role}-{self._next_number}"
+        self._next_number += 1
+        return self.directory / name
 
     async def clone_for_job(self, unit: Layer | None, directory: Path) -> int:
         """Clone the base's and the unit's segments into `directory`; returns the points in it.
@@ -292,7 +315,26 @@ class LayerStack:
         await self.flush()
         for layer in self.all():
             layer.shard.close()
+        await asyncio.to_thread(cloning.remove, self._template)
         await self.write_manifest(clean=True)
+
+    def _make_template(self) -> Path:
+        """An empty shard of this collection, to be copied whenever a new active one is needed.
+
+        Creating a shard takes a score of waits for the disk inside the wheel, with everything
+        else held up; copying one takes them in a thread.
+        """
+        directory = self.new_directory("template")
+        template = layers.create(directory, self.config.edge_config())
+        for field, schema in self.manifest.payload_indexes.items():
+            template.shard.update(create_operation(field, schema))
+        template.shard.flush()
+        template.shard.close()
+        return directory
+
+    async def _renew_template(self) -> None:
+        outdated, self._template = self._template, self._make_template()
+        await asyncio.to_thread(cloning.remove, outdated)
 
     def _write(self, points: list[edge.Point]) -> None:
         ids = [point.id for point in points]

@@ -21,7 +21,7 @@ _FORBIDDEN = frozenset('<>:"/\\|?*\0\x1f')
 _LONGEST_NAME = 255
 
 
-class StorageInUse(Exception):
+class StorageInUseError(Exception):
     """Another server has the storage directory open."""
 
 
@@ -37,7 +37,7 @@ class StorageLock:
         except BlockingIOError:
             owner = os.pread(self._descriptor, 32, 0).decode("ascii", "replace").strip()
             os.close(self._descriptor)
-            raise StorageInUse(
+            raise StorageInUseError(
                 f"--storage {directory}: in use by another server (process {owner or 'unknown'}); "
                 "stop that server or give another directory"
             ) from None

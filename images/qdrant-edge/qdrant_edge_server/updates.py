@@ -95,7 +95,7 @@ class UpdateQueue:
             try:
                 async with self._stack.lock:
                     await operation.apply()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - reported to the client
                 self._report(operation, error)
             else:
                 operation.done.set_result(None)
