@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import sysconfig
 from pathlib import Path
 
 import pytest
 from refill.config import PROJECT
-from refill.evidence.code import CodeError, closure, code_hash
+from refill.evidence.code import CodeError, closure, code_hash, imports
 from refill.evidence.hashes import sha256_bytes
 
 FILES = {
@@ -63,6 +65,61 @@ def test_a_changed_file_of_the_same_size_is_seen(root: Path) -> None:
     assert code_hash(root / "run.py", root) != before
 
 
+TRICKY = '''\
+"""Prose:
+import pack.in_docstring
+from pack import prose
+"""
+x = "#"; import pack.a  # import pack.in_comment
+y = {"a": """
+import pack.in_string
+"""}
+if x: from pack.b import (  # the first
+    c,  # (one)
+    d as e,
+)
+from pack \\
+    import g, \\
+    h
+def f(import_it, frommage):
+    raise ValueError("it's \\" import pack.quoted") \\
+        from None
+class A:
+    def f(self):
+        yield from pack
+        from . import i ; from ..j import k
+\tfrom pack import*
+'''
+
+
+def test_imports_in_strings_and_comments_are_no_statements() -> None:
+    found = [(i.line, "." * i.level + i.module, i.names) for i in imports(TRICKY, "x.py")]
+    assert found == [
+        (5, "pack.a", ()),
+        (9, "pack.b", ("c", "d")),
+        (13, "pack", ("g", "h")),
+        (22, ".", ("i",)),
+        (22, "..j", ("k",)),
+        (23, "pack", ("*",)),
+    ]
+
+
+def test_imports_are_those_that_pythons_parser_finds() -> None:
+    library = Path(sysconfig.get_path("stdlib"))
+    folders = [PROJECT / "workflow", library / "asyncio", library / "email", library / "unittest"]
+    for path in (path for folder in folders for path in folder.rglob("*.py")):
+        text = path.read_text()
+        expected = []
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom):
+                names = tuple(alias.name for alias in node.names)
+                expected.append((node.lineno, node.level, node.module or "", names))
+            elif isinstance(node, ast.Import):
+                expected += [(node.lineno, 0, alias.name, ()) for alias in node.names]
+        found = [(i.line, i.level, i.module, i.names) for i in imports(text, str(path))]
+        assert sorted(found) == sorted(expected), path
+
+
 def test_packages_without_init_are_followed(root: Path) -> None:
     (root / "bare/inner").mkdir(parents=True)
     (root / "bare/inner/m.py").write_text("")
@@ -85,7 +142,7 @@ def test_a_module_wins_over_a_folder_without_init_of_its_name(root: Path) -> Non
         ("from pack import nowhere", r"neither a module nor a name 'nowhere'"),
         ("from pack.b.inner import x", r"no module 'pack\.b\.inner'"),
         ("from . import x", "relative import outside of a package"),
-        ("def f(:", "not valid Python"),
+        ("from pack import (a", r"run\.py:1: not valid Python"),
     ],
 )
 def test_an_import_that_cannot_be_followed_is_an_error(
