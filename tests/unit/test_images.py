@@ -14,6 +14,7 @@ import yaml
 from refill import images
 from refill.config import load_images
 from refill.evidence.hashes import sha256_file
+from refill.evidence.records import read_json
 
 LISTING = """\
 # Images that are built here.
@@ -51,19 +52,19 @@ def entry(project: Path, name: str = "first") -> dict[str, Any]:
 
 def test_pinning_changes_one_value_and_keeps_the_rest_of_the_file(project: Path) -> None:
     path = project / "config/images.yaml"
-    images.pin("first", project)
-    images.pin("second", project)
+    images.pin(project, "first")
+    images.pin(project, "second")
     once = path.read_text()
     assert "# Images that are built here.\n" in once
     assert "  # The second one.\n  second:\n" in once
     (project / "images/first/__main__.py").write_text("print(1)\n")
-    images.pin("first", project)
+    images.pin(project, "first")
     twice = path.read_text()
     first = images.tree_hashes(project, "images/first")
     assert yaml.safe_load(twice)["images"]["first"]["pinned"] == first
     assert yaml.safe_load(twice)["images"]["second"] == yaml.safe_load(once)["images"]["second"]
     assert twice.count("second:") == 1
-    images.pin("first", project)
+    images.pin(project, "first")
     assert path.read_text() == twice
 
 
@@ -79,14 +80,14 @@ def test_any_spelling_of_the_old_value_is_replaced(pinned: str, tail: str) -> No
 
 
 def test_drift_names_each_file_and_the_command_that_pins_again(project: Path) -> None:
-    images.pin("first", project)
-    images.check("first", entry(project), project)
+    images.pin(project, "first")
+    images.check(project, "first", entry(project))
     tree = project / "images/first"
     (tree / "__main__.py").write_text("print('other')\n")
     (tree / "new.py").write_text("")
     (tree / "inner/__init__.py").unlink()
     with pytest.raises(images.ImageError) as caught:
-        images.check("first", entry(project), project)
+        images.check(project, "first", entry(project))
     text = str(caught.value)
     assert "changed: __main__.py" in text
     assert "added: new.py" in text
@@ -94,20 +95,20 @@ def test_drift_names_each_file_and_the_command_that_pins_again(project: Path) ->
     assert "make pin" in text
     assert "python -m refill.images pin first" in text
     with pytest.raises(images.ImageError, match="drifted"):
-        images.build("first", entry(project), project, Path("a.pyz"))
+        images.build(project, "first", entry(project), Path("a.pyz"), Path("a.json"), "c")
 
 
 def test_an_unpinned_image_is_not_built(project: Path) -> None:
     with pytest.raises(images.ImageError, match=r"not pinned.*pin first"):
-        images.build("first", entry(project), project, Path("a.pyz"))
+        images.build(project, "first", entry(project), Path("a.pyz"), Path("a.json"), "c")
 
 
 def test_a_tree_hash_is_not_believed_without_its_files(project: Path) -> None:
-    images.pin("first", project)
+    images.pin(project, "first")
     changed = entry(project)
     changed["pinned"]["tree"] = "0" * 64
     with pytest.raises(images.ImageError, match=r"pinned\.tree"):
-        images.check("first", changed, project)
+        images.check(project, "first", changed)
 
 
 def test_compiled_python_never_counts(project: Path) -> None:
@@ -147,11 +148,13 @@ def test_two_builds_are_the_same_bytes_and_run(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project)
-    images.pin("first", project)
+    images.pin(project, "first")
     paths = [Path(f"results/images/{i}.pyz") for i in (1, 2)]
     records = []
     for path in paths:
-        records.append(images.build("first", entry(project), project, path))
+        records.append(
+            images.build(project, "first", entry(project), path, path.with_suffix(".json"), "code")
+        )
         # Times, modes and the order of the directory must not reach the archive.
         for file in (project / "images/first").rglob("*.py"):
             data = file.read_bytes()
@@ -160,8 +163,8 @@ def test_two_builds_are_the_same_bytes_and_run(
             file.chmod(0o755)
             os.utime(file, (1, 1))
     assert paths[0].read_bytes() == paths[1].read_bytes()
-    record = records[0]
-    assert record["schema"] == "refill.image/1"
+    record = read_json(paths[0].with_suffix(".json"), images.SCHEMA)
+    assert record == records[0]
     assert record["id"] == "sha256:" + sha256_file(paths[0]) == records[1]["id"]
     assert record["archive"] == "results/images/1.pyz"
     assert record["files"] == images.tree_hashes(project, "images/first")["files"]
@@ -195,10 +198,10 @@ def test_a_dependency_that_is_not_installed_is_named(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project)
-    images.pin("first", project)
+    images.pin(project, "first")
     changed = entry(project) | {"dependencies": ["no-such-package-here"]}
     with pytest.raises(images.ImageError, match="no-such-package-here"):
-        images.build("first", changed, project, project / "a.pyz")
+        images.build(project, "first", changed, project / "a.pyz", project / "a.json", "c")
     assert not (project / "a.pyz").exists()
 
 

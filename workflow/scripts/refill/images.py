@@ -26,7 +26,7 @@ from refill.config import PROJECT, ConfigError, load_images
 from refill.config.errors import nearest
 from refill.config.yamlfile import parse_yaml
 from refill.evidence.hashes import sha256_bytes, sha256_file, sha256_tree
-from refill.evidence.records import write_bytes
+from refill.evidence.records import write_bytes, write_json
 
 SCHEMA = "refill.image/1"
 IMAGES = Path("config/images.yaml")
@@ -69,7 +69,7 @@ def tree_hashes(project: Path, tree: str) -> dict[str, Any]:
     return {"tree": sha256_tree(files), "files": files}
 
 
-def check(name: str, entry: Mapping[str, Any], project: Path) -> dict[str, Any]:
+def check(project: Path, name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return `tree_hashes` of an image's tree when it is as pinned.
 
     `entry` is the image's part of config/images.yaml. Raises ImageError that lists the changed,
@@ -117,14 +117,21 @@ def archive(project: Path, tree: str) -> bytes:
     return buffer.getvalue()
 
 
-def build(name: str, entry: Mapping[str, Any], project: Path, archive_path: Path) -> dict[str, Any]:
-    """Build an image from its pinned tree: write the archive, return the image's record.
+def build(
+    project: Path,
+    name: str,
+    entry: Mapping[str, Any],
+    archive_path: Path,
+    record_path: Path,
+    code: str,
+) -> dict[str, Any]:
+    """Build an image from its pinned tree: write the archive and its record, return the record.
 
-    `archive_path` is below the working folder of the workflow and recorded relative to it; the
-    caller adds "code", the hash of the code that builds, and writes the record. Raises ImageError
-    as `check` and `archive`, and when a dependency of the image is not installed.
+    `archive_path` and `record_path` are below the working folder of the workflow and recorded
+    relative to it, `code` is the hash of the code that builds. Raises ImageError as `check` and
+    `archive`, and when a dependency of the image is not installed.
     """
-    state = check(name, entry, project)
+    state = check(project, name, entry)
     data = archive(project, entry["tree"])
     digest = sha256_bytes(data)
     record = {
@@ -138,12 +145,14 @@ def build(name: str, entry: Mapping[str, Any], project: Path, archive_path: Path
         "files": state["files"],
         "build_arguments": {},
         "dependencies": {package: _version(name, package) for package in entry["dependencies"]},
+        "code": code,
     }
     write_bytes(archive_path, data)
+    write_json(record_path, record)
     return record
 
 
-def pin(name: str, project: Path) -> dict[str, Any]:
+def pin(project: Path, name: str) -> dict[str, Any]:
     """Write the present state of an image's tree into config/images.yaml; return the state.
 
     Only the value of its `pinned` changes: comments and other images stay as they are. Raises
@@ -176,14 +185,14 @@ def main(arguments: Sequence[str] | None = None, project: Path = PROJECT) -> int
     options = parser.parse_args(arguments)
     try:
         if options.command == "pin":
-            state = pin(options.name, project)
+            state = pin(project, options.name)
             sys.stdout.write(f"{options.name}: pinned {len(state['files'])} files\n")
             return 0
         images = load_images(project / IMAGES)
         if options.name is not None and options.name not in images:
             raise ImageError(f"no image {options.name!r}: {IMAGES} has {_list(images)}")
         for name in [options.name] if options.name else images:
-            check(name, images[name], project)
+            check(project, name, images[name])
             sys.stdout.write(f"{name}: as pinned\n")
     except (ImageError, ConfigError) as error:
         sys.stderr.write(f"{error}\n")
