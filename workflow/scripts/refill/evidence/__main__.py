@@ -20,9 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     verifying = commands.add_parser("verify", help="hash every file of a manifest again")
     verifying.add_argument("manifest", type=Path)
-    verifying.add_argument(
-        "--project", type=Path, help="folder with workflow/ (default: the one with results/)"
-    )
+    verifying.add_argument("--project", type=Path, help="folder with workflow/ (default: found)")
     commands.add_parser("host", help="print the facts about this machine that records hold")
     options = parser.parse_args(arguments)
     if options.command == "host":

@@ -22,6 +22,7 @@ from refill.evidence.host import host_facts
 from refill.evidence.records import read_json
 from refill.evidence.scrub import scrub, without_paths
 
+PROJECT = Path(__file__).parents[4]
 SCHEMA = "refill.manifest/1"
 RUN_SCHEMA = "refill.optimizer-run/1"
 
@@ -69,13 +70,14 @@ def verify(manifest_path: Path, project: Path | None = None) -> list[str]:
     """Compare a manifest with the files it names; return one line for each difference.
 
     `manifest_path` is the manifest in its results folder, `project` the folder with workflow/
-    (default: the folder that holds the results folder). Every file is hashed again; a record must
-    also agree with the ledger, polls, corpus and archive that it names. Raises RecordError when
-    the manifest itself cannot be read.
+    (default: the folder that holds the results folder if it is one, else this project). Every
+    file is hashed again; a record must also agree with the ledger, polls, corpus and archive that
+    it names. Raises RecordError when the manifest itself cannot be read.
     """
     manifest = read_json(manifest_path, SCHEMA)
     work = manifest_path.resolve().parent.parent
-    project = project or work
+    if project is None:
+        project = work if (work / "workflow").is_dir() else PROJECT
     changed = _differences(work, manifest["results"])
     found = [*_differences(project, manifest["sources"]).values(), *changed.values()]
     present = inventory.results(work, manifest["left_out"])
