@@ -6,6 +6,7 @@ here carries the corpus name `synthetic`.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,9 +102,7 @@ def hash_of(text: str) -> int:
 
 
 def write_run(run: Run, project: Path) -> Path:
-    """Write record, ledger and polls below `project` as a real run leaves them; return the record."""
-    import json
-
+    """Write record, ledger and polls below `project`; return the record's path."""
     folder = project / "results/optimizers" / run.record["id"]
     folder.mkdir(parents=True, exist_ok=True)
     run.ledger.to_parquet(project / run.record["ledger"]["path"])
@@ -246,13 +245,14 @@ def _record(
     return {
         "schema": "refill.optimizer-run/1", "id": id_, "repeat": repeat, "group": id_[0],
         "label": f"label of {id_}", "description": f"What {id_} sets.", "scale": "smoke",
-        "attempt": "20260101T000000-abcdef", "started_at": f"2026-01-01T00:{hash_of(id_) % 60:02d}:00.000Z",
-        "ended_at": "2026-01-01T01:00:00.000Z", "valid": True, "invalid": [], "outcome": "completed",
+        "attempt": "20260101T000000-abcdef", "started_at": "2026-01-01T00:00:00.000Z",
+        "ended_at": "2026-01-01T01:00:00.000Z", "valid": True, "invalid": [],
+        "outcome": "completed",
         "corpus": {"name": "synthetic", "points": points, "dimension": 50, "distance": "Cosine",
                    "queries": 1000, "sha256": "c" * 64},
         "engine": {"name": "qdrant", "runtime": "process", "embedded": True,
                    "title": "qdrant-edge (embedded Qdrant)", "version": "0.9.0", "commit": None,
-                   "image": {"id": "sha256:" + "a" * 64, "tree": "b" * 64}, "cpus": 2, "url_kind": None},
+                   "image": {"id": "sha256:" + "a" * 64, "tree": "b" * 64}, "cpus": 2},
         "configuration": {"requested": {}, "applied": applied, "readback": {}, "notes": []},
         "host": {"cpu": {"model": "Some CPU"}, "cores": 2, "memory_bytes": 8_000_000_000,
                  "kernel": "6.1"},

@@ -73,7 +73,8 @@ def render(
         lstrip_blocks=True,
     )
     experiment = claims["experiments"]["optimizers"]
-    table = claims_table(records, claims).fillna("")
+    table = claims_table(records, claims).astype(object)
+    table = table.where(table.notna(), "")
     verdicts = Counter(table["verdict"])
     repeated = views.repeated_ids(records)
     return environment.get_template("report.html.j2").render(
