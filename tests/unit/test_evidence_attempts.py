@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -85,6 +87,23 @@ def test_lines_of_two_processes_do_not_tear(tmp_path: Path) -> None:
     assert len({a["attempt"] for a in attempts}) == 80
     assert {a["outcome"] for a in attempts} == {"completed"}
     assert [sum(a["reason"] == name for a in attempts) for name in ("one", "two")] == [40, 40]
+
+
+def test_a_writer_waits_for_the_lock(tmp_path: Path) -> None:
+    Attempt.begin(tmp_path, "optimizers/A1/1", {}).end("completed", "valid")
+    before = (tmp_path / LINES).read_bytes()
+    with (tmp_path / LINES).open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        writer = start(WRITER, str(tmp_path), "waited")
+        deadline = time.monotonic() + 60
+        # "->" marks who waits for a lock.
+        while not re.search(rf"-> FLOCK .* {writer.pid} ", Path("/proc/locks").read_text()):
+            assert writer.poll() is None, "it did not wait"
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert (tmp_path / LINES).read_bytes() == before
+    assert writer.wait(timeout=60) == 0
+    assert len(list_attempts(tmp_path)) == 41
 
 
 def test_a_torn_line_spoils_no_other_and_is_listed(tmp_path: Path) -> None:
