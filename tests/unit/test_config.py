@@ -154,6 +154,32 @@ def test_a_mistake_is_named_with_its_file_key_and_cure(
     assert expected in found[0]
 
 
+CORPUS = {"kind": "npy", "path": "x.npy", "sha256": None, "distance": "Dot"}
+
+
+@pytest.mark.parametrize(
+    ("corpus", "expected"),
+    [
+        ({**CORPUS, "kind": "nyp"}, "corpora.x.kind: is 'nyp': did you mean 'npy'? use `kind` pa"),
+        ({"path": "x.npy"}, "corpora.x.kind: is missing: add `kind` package, hdf5, npy or parquet"),
+        ({**CORPUS, "pat": 1}, "corpora.x.pat: unknown key: did you mean 'path'?"),
+        ({**CORPUS, "sha256": "abc"}, "corpora.x.sha256: must match the pattern"),
+        (None, "corpora.x: must be a block of keys, is null"),
+    ],
+)
+def test_a_mistake_in_a_corpus_is_that_of_its_kind(corpus: Any, expected: str) -> None:
+    found = problems({"corpora": {"x": corpus}})
+    assert len(found) == 1
+    assert expected in found[0]
+
+
+def test_defaults_of_a_corpus_are_those_of_its_kind() -> None:
+    parquet = {**CORPUS, "kind": "parquet", "vector": "emb"}
+    config = load(BASE, [{"corpora": {"x": CORPUS, "y": parquet}}])
+    assert config["corpora"]["x"] == CORPUS
+    assert config["corpora"]["y"] == {**parquet, "payload": []}
+
+
 def test_a_password_in_the_address_is_refused_and_not_printed() -> None:
     for url in ("http://me:hunter2@host:1", "http://host:1?api-key=hunter2", "hunter2"):
         found = problems({"qdrant": {"image": None, "url": url}})
