@@ -79,7 +79,7 @@ class Shuffle:
             if not np.array_equal(ids[order], np.arange(first, stop)):
                 raise RuntimeError(f"ids {first} to {stop - 1} were not added once each")
             # Through chunk 0: `combine_chunks` left one, and its values are no copy.
-            lists = cast(pa.FixedSizeListArray[Any, Any], table.column(1).chunk(0))
+            lists = cast(Any, table.column(1).chunk(0))
             vectors = cast(Float32, lists.values.to_numpy(zero_copy_only=True))
             payload = None
             if self._payload is not None:
