@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import qdrant_edge as edge
@@ -23,6 +23,26 @@ _FIELD_CONDITION = (
     "is_empty",
     "is_null",
 )
+
+
+class _Boolean:
+    """A boolean that the wheel does not take for an integer.
+
+    `MatchValue(True)` of qdrant-edge-py 0.9.0 becomes the integer 1, which matches no boolean
+    payload: integers are tried first, and Python's `bool` is one. The bindings (PyO3) also take
+    `numpy.bool_`, which is no integer, and know it by its name: this class carries that name.
+    """
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: bool) -> None:
+        self._value = value
+
+    def __bool__(self) -> bool:
+        return self._value
+
+
+_Boolean.__module__, _Boolean.__name__ = "numpy", "bool_"
 
 
 def parse_filter(value: Any, where: str = "filter") -> edge.Filter | None:
@@ -157,7 +177,7 @@ def _match(value: Any, where: str) -> Any:
             raise bad_body(
                 f"{where}.value: expected a string, an integer or a boolean, got {kind(wanted)}"
             )
-        return edge.MatchValue(wanted)
+        return edge.MatchValue(cast(bool, _Boolean(wanted)) if type(wanted) is bool else wanted)
     if name in ("any", "except"):
         if (
             not isinstance(wanted, list)
