@@ -105,6 +105,7 @@ def test_only_really_equal_runs_are_identical(records):
 
 def test_an_invalid_run_is_no_noise_floor(records, claims):
     named(records, "C2").update(valid=False, invalid=["an answer is wrong"])
+    assert [r["id"] for r in identical_runs(records, ["A1", "C2"]).records] == ["A1"]
     found = row(records, claims, "A2-steady")
     assert found["verdict"] == "undecidable"
     assert "1 identical runs, at least 2 are needed" in found["why"]

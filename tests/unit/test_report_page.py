@@ -254,6 +254,30 @@ def test_repeats_are_told_apart(measured, claims):
     assert "A1 · 2" in page.words
 
 
+def test_environment_names_machine_warnings_and_software(measured, claims):
+    runs = copy.deepcopy(measured)
+    for load, run in enumerate(runs):
+        run.record["host"] = {
+            "cpu": {"model": "Some CPU"},
+            "memory": {"total_bytes": 8_000_000_000, "available_bytes": 1000 + load},
+            "load": {"1min": load},
+            "warnings": ["virtual machine: neighbours", *([f"load {load}"] if load else [])],
+        }
+    manifest = {
+        "git": {"revision": "abc123", "dirty": True, "note": None},
+        "command": ["snakemake", "all"],
+        "versions": {"python": "3.11.7", "packages": {"numpy": "2.4.6"}},
+    }
+    words = Page(html_of(runs, claims, manifest=manifest)).words
+    assert words.count("Some CPU") == 1
+    assert "memory, total 8.00 GB" in words
+    assert "all runs: virtual machine: neighbours" in words
+    assert "C2: load 1" in words
+    assert "git, revision abc123" in words
+    assert "snakemake all" in words
+    assert "numpy 2.4.6" in words
+
+
 def test_write_reads_the_files_that_records_name(measured, claims, tmp_path):
     write_run(measured[0], tmp_path)
     out = tmp_path / "results/report.html"

@@ -26,6 +26,10 @@ SMALLEST_DRAIN_S = 0.1
 """A logarithmic axis has no zero: a shorter drain is drawn here, and the caption says so."""
 
 
+VARYING = ("available_bytes", "free_bytes")
+"""Host facts that change from run to run of one machine."""
+
+
 class ReportError(Exception):
     """The page cannot be made; the text names the file and what to do."""
 
@@ -97,7 +101,9 @@ def render(
         attempts=attempts,
         outcomes=sorted(Counter(str(a["outcome"]) for a in attempts).items()),
         hosts=_hosts(records),
+        host_warnings=_host_warnings(records),
         software=_software(records, manifest),
+        packages=_packages(manifest),
         limits=views.limits(records),
     )
 
@@ -206,29 +212,44 @@ def _hosts(records: Sequence[Record]) -> list[tuple[str, list[tuple[str, str]]]]
     """Return each distinct machine with the runs that it measured; what varies is left out."""
     hosts: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for record in records:
-        facts = tuple(
-            (name, value)
-            for name, value in views.flat(record.get("host", {}))
-            if not any(word in name for word in ("load", "available", "free", "uptime"))
-        )
+        lasting = {k: v for k, v in record.get("host", {}).items() if k not in ("load", "warnings")}
+        facts = tuple(pair for pair in views.flat(lasting) if not pair[0].endswith(VARYING))
         hosts.setdefault(facts, []).append(str(record["id"]))
     return [(", ".join(dict.fromkeys(ids)), list(facts)) for facts, ids in hosts.items()]
+
+
+def _host_warnings(records: Sequence[Record]) -> list[tuple[str, str]]:
+    """Return (runs, warning) for what made a machine unsteady when a run began."""
+    found: dict[str, list[str]] = {}
+    for record in records:
+        for warning in record.get("host", {}).get("warnings", []):
+            found.setdefault(warning, []).append(str(record["id"]))
+    total = len(records)
+    return [
+        ("all runs" if len(ids) == total else ", ".join(ids), warning)
+        for warning, ids in found.items()
+    ]
 
 
 def _software(
     records: Sequence[Record], manifest: Mapping[str, Any] | None
 ) -> list[tuple[str, str]]:
-    """Return engine identities and, from the manifest, revision and versions."""
+    """Return engine identities and, from the manifest, revision, command and versions."""
     pairs: list[tuple[str, str]] = []
     for record in records:
         engine = {k: v for k, v in record["engine"].items() if k != "name"}
         pairs += [(f"engine {name}", value) for name, value in views.flat(engine)]
         pairs.append(("code", str(record["code"])))
     if manifest:
-        for key in ("git", "versions", "python", "snakemake", "command"):
-            if key in manifest:
-                pairs += views.flat(manifest[key], key)
-    return list(dict.fromkeys(pairs))
+        pairs += views.flat(manifest.get("git", {}), "git")
+        pairs.append(("command", " ".join(manifest.get("command", []))))
+        versions = {k: v for k, v in manifest.get("versions", {}).items() if k != "packages"}
+        pairs += views.flat(versions)
+    return [pair for pair in dict.fromkeys(pairs) if pair[1]]
+
+
+def _packages(manifest: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    return views.flat(((manifest or {}).get("versions") or {}).get("packages") or {})
 
 
 def _key(record: Record) -> Key:

@@ -196,6 +196,8 @@ def flat(value: Any, where: str = "") -> list[tuple[str, str]]:
     if isinstance(value, Sequence) and not isinstance(value, str):
         joined = ", ".join(_plain(item) for item in value)
         return [(where, joined)] if joined else []
+    if where.endswith("_bytes") and isinstance(value, int):
+        return [(where.removesuffix("_bytes"), text.bytes_(value))]
     return [] if value is None else [(where, _plain(value))]
 
 
