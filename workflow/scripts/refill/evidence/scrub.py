@@ -53,7 +53,7 @@ def scrub(
             if secret in text:
                 raise PrivateError(
                     f"{where}: holds the value of the environment variable {name}: "
-                    "secrets must not be recorded"
+                    "secrets must not be recorded (if it is none, unset it for this command)"
                 )
 
 
