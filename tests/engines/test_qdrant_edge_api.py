@@ -14,9 +14,8 @@ from uuid import UUID
 
 import numpy as np
 import pytest
-from qdrant_client import QdrantClient, models
-
 from engines.edge_server import EdgeServer
+from qdrant_client import QdrantClient, models
 
 SIZE = 8
 # 32 bytes a point: with an indexing threshold of 4 KB, a unit is sealed every 128 points.
