@@ -5,7 +5,7 @@
 rule optimizer:
     input:
         corpus=CORPUS_RECORD,
-        **({"image": IMAGE_RECORDS} if IMAGE_RECORDS else {}),
+        images=IMAGE_RECORDS,
     output:
         record=report(
             "results/optimizers/{id}/{repeat}.json",

@@ -1,7 +1,5 @@
 """Build an image from its pinned source and record its identity (rule `image`)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Run one optimizer configuration once (rule `optimizer`)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,7 +32,7 @@ if __name__ == "__main__":
             Files(
                 root=Path(),
                 corpus=Path(smk.input.corpus).parent,
-                image=Path(smk.input.image) if smk.input.get("image") else None,
+                image=Path(smk.input.images[0]) if smk.input.images else None,
                 record=Path(smk.output.record),
                 ledger=Path(smk.output.ledger),
                 polls=Path(smk.output.polls),
