@@ -111,13 +111,15 @@ def test_a_tree_hash_is_not_believed_without_its_files(project: Path) -> None:
         images.check(project, "first", changed)
 
 
-def test_compiled_python_never_counts(project: Path) -> None:
+def test_compiled_python_and_caches_never_count(project: Path) -> None:
     before = images.tree_hashes(project, "images/first")
     cache = project / "images/first/inner/__pycache__"
     cache.mkdir()
     (cache / "x.cpython-311.pyc").write_bytes(b"x")
     (cache / "note").write_bytes(b"x")
     (project / "images/first/y.pyc").write_bytes(b"x")
+    (project / "images/first/.mypy_cache").mkdir()
+    (project / "images/first/.mypy_cache/x.json").write_text("{}")
     assert images.tree_hashes(project, "images/first") == before
 
 

@@ -43,7 +43,8 @@ class ImageError(ValueError):
 def tree_files(project: Path, tree: str) -> dict[str, Path]:
     """Return the files of a tree that count, by POSIX path in the tree, sorted.
 
-    Compiled Python never counts, nor, in a Git work tree, what .gitignore files leave out.
+    Compiled Python and what is in hidden folders (caches of tools) never count, nor, in a Git work
+    tree, what .gitignore files leave out.
     Raises ImageError for a missing or empty tree and for a symbolic link, whose meaning depends
     on the machine.
     """
@@ -51,7 +52,8 @@ def tree_files(project: Path, tree: str) -> dict[str, Path]:
     if not root.is_dir():
         raise ImageError(f"{tree}: no such folder in the project: mend `tree` in {IMAGES}")
     paths = [path for path in root.rglob("*") if path.is_symlink() or path.is_file()]
-    found = {path.relative_to(root).as_posix(): path for path in paths if not _compiled(path)}
+    found = {path.relative_to(root).as_posix(): path for path in paths}
+    found = {name: path for name, path in found.items() if not _cached(name)}
     kept = _kept_by_git(project, tree)
     if kept is not None:
         found = {name: path for name, path in found.items() if name in kept}
@@ -200,8 +202,10 @@ def main(arguments: Sequence[str] | None = None, project: Path = PROJECT) -> int
     return 0
 
 
-def _compiled(path: Path) -> bool:
-    return "__pycache__" in path.parts or path.suffix == ".pyc"
+def _cached(name: str) -> bool:
+    folders = name.split("/")[:-1]
+    hidden = any(folder.startswith(".") for folder in folders)
+    return hidden or "__pycache__" in folders or name.endswith(".pyc")
 
 
 def _kept_by_git(project: Path, tree: str) -> set[str] | None:
