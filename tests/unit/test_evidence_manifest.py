@@ -10,6 +10,7 @@ import pytest
 from refill.evidence.__main__ import main
 from refill.evidence.attempts import Attempt
 from refill.evidence.hashes import sha256_file
+from refill.evidence.inventory import InventoryError, hashed, results
 from refill.evidence.manifest import gather, git_state, verify
 from refill.evidence.records import read_json, write_json
 from refill.evidence.scrub import PrivateError
@@ -183,6 +184,13 @@ def test_reasons_with_absolute_paths_do_not_stop_it(project: Path) -> None:
     write_json(path, {**record, "valid": False, "invalid": [f"no {project}/results/x"]})
     found = gather(project, project / "results", CONFIG)
     assert found["runs"][1]["invalid"] == ["no results/x"]
+
+
+def test_a_file_that_vanishes_is_an_error_that_says_why(project: Path) -> None:
+    kinds = results(project)
+    (project / "results/tables/optimizers.csv").unlink()
+    with pytest.raises(InventoryError, match=r"^results/tables/optimizers\.csv: vanished"):
+        hashed(project, kinds)
 
 
 def test_git_is_told_or_said_to_be_missing(project: Path) -> None:

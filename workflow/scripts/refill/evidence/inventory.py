@@ -54,6 +54,10 @@ _RESULTS = (
 )
 
 
+class InventoryError(ValueError):
+    """The files change while they are listed; the text names the file and what to do."""
+
+
 def sources(project: Path) -> dict[str, str]:
     """Return the kind of each file of the project that makes results, by relative path."""
     tops = {pattern.partition("/")[0] for pattern, _ in _SOURCES}
@@ -69,15 +73,25 @@ def results(work: Path, left_out: Sequence[str] = WRITTEN_LATER) -> dict[str, st
 
 
 def hashed(root: Path, kinds: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Return {path: {"kind", "sha256", "bytes"}} for files below `root`."""
-    return {
-        path: {
-            "kind": kind,
-            "sha256": sha256_file(root / path),
-            "bytes": (root / path).stat().st_size,
-        }
-        for path, kind in sorted(kinds.items())
-    }
+    """Return {path: {"kind", "sha256", "bytes"}} for files below `root`.
+
+    Raises InventoryError for a file that is gone by now: something still writes there.
+    """
+    entries = {}
+    for path, kind in sorted(kinds.items()):
+        file = root / path
+        try:
+            entries[path] = {
+                "kind": kind,
+                "sha256": sha256_file(file),
+                "bytes": file.stat().st_size,
+            }
+        except FileNotFoundError:
+            raise InventoryError(
+                f"{path}: vanished while it was read: something is still running in this "
+                "folder; wait for its end and gather again"
+            ) from None
+    return entries
 
 
 def left_out_by(path: str, patterns: Sequence[str]) -> bool:

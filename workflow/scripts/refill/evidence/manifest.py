@@ -40,7 +40,8 @@ def gather(
     command line that ran the workflow. `left_out` are further patterns of paths ("results/x*")
     that are still being written, such as the log of the rule that calls this. Paths in the
     manifest are relative to `project` (sources) or to the folder that holds `results`. Raises
-    PrivateError when something private would stand in it, RecordError for a broken record.
+    PrivateError when something private would stand in it, RecordError for a broken record,
+    InventoryError while something still writes there.
     """
     work = results.resolve().parent
     patterns = [*inventory.WRITTEN_LATER, *left_out]
