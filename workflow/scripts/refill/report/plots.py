@@ -67,7 +67,9 @@ def timeline(
     and max of each loop. `width` is the whole picture's, in px.
     """
     inner = width - AXIS_WIDTH - 12
-    end = float(max(phase["end_s"] for phase in record["phases"]))
+    # What was sent or polled after the last phase ended is drawn too.
+    ends = [*(p["end_s"] for p in record["phases"]), ledger["sent"].max(), polls["t"].max()]
+    end = float(np.nanmax(np.array(ends, dtype=np.float64)))
     limit_s = float(record["sampler"]["timeout_s"])
     bins = latency_bins(ledger, limit_s, end, max(20, inner // 7))
     phases = pd.DataFrame(
@@ -208,9 +210,7 @@ def _latency(bins: pd.DataFrame, phases: pd.DataFrame, end: float, width: int) -
             .mark_point(shape="cross", filled=True, size=60, color=FAILED, opacity=1, angle=45)
             .encode(x=_x(end, False), y=alt.value(6))
         )
-    return alt.layer(*layers).properties(
-        width=width, height=190, title="latency, ms (log): filled = median, hollow = max of a bin"
-    )
+    return alt.layer(*layers).properties(width=width, height=190, title="latency, ms (log)")
 
 
 def _log_y(bins: pd.DataFrame, field: str) -> Any:
@@ -237,7 +237,7 @@ def _activity(spans: pd.DataFrame, phases: pd.DataFrame, end: float, width: int)
         empty = note.mark_text(align="left", color=MUTED, fontSize=11).encode(
             x=alt.value(6), y=alt.value(9), text="note:N"
         )
-        return alt.layer(_shading(phases, end), empty).properties(
+        return alt.layer(_shading(phases, end).encode(x=_start(end)), empty).properties(
             width=width, height=18, title="optimizers running"
         )
     bars = (
