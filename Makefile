@@ -33,7 +33,7 @@ lint: $(READY) ## Check form and types, and that all lists of pins agree
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check workflow
 	$(BIN)/snakemake --lint
-	$(BIN)/mypy workflow/scripts tests
+	$(BIN)/mypy workflow/scripts
 	cd images/qdrant-edge && ../../$(BIN)/mypy --config-file ../../pyproject.toml .
 	$(BIN)/python workflow/scripts/check_environment.py
 

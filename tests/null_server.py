@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -46,10 +47,8 @@ class NullServer:
         self._listener.close()
         with self._lock:
             for connection in self._connections:
-                try:
+                with suppress(OSError):  # closed by the other side already
                     connection.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    pass  # closed by the other side already
                 connection.close()
 
     def _accept(self) -> None:

@@ -16,7 +16,6 @@ import pandas as pd
 import psutil
 import pytest
 from null_server import NullServer, ok
-
 from refill.load.clients import ClientError, Clients
 from refill.load.floor import Same
 from refill.load.ledger import (

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-
 from refill.load.wire import Address, Connection, WireError, WireTimeoutError, prepare
 
 Script = Callable[[socket.socket], None]

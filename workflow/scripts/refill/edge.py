@@ -42,7 +42,7 @@ def logged(log: str | Path) -> Iterator[IO[str]]:
         print(f"{path.stem}: {type(error).__name__}: {error}", file=terminal)
         print(f"    the log: {log}", file=terminal)
         sys.exit(1)
-    except BaseException as stopped:
+    except BaseException as stopped:  # noqa: BLE001 - stopped, and the exit code says so
         traceback.print_exc()
         print(f"{path.stem}: {stopped or type(stopped).__name__}", file=terminal)
         sys.exit(130)

@@ -115,9 +115,7 @@ class Watch:
                 return
 
 
-def wait_for(
-    condition: Callable[[], bool], seconds: float, every: float = 0.02
-) -> bool:
+def wait_for(condition: Callable[[], bool], seconds: float, every: float = 0.02) -> bool:
     """Wait until a condition holds; False when it did not within `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():

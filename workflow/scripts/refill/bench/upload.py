@@ -46,8 +46,7 @@ def measure(image: Mapping[str, Any], root: Path, corpus: Path, rounds: int = 3)
                     api = Api(engine.address, None)
                     start = time.monotonic()
                     upload(api, source, corpus)
-                    if not wait_for(lambda api=api: api.state().points == source.points, 60):
-                        raise RuntimeError(f"{way}: not all points arrived")
+                    _wait_for_all(api, source.points)
                     speeds[way].append(source.points / (time.monotonic() - start))
                     api.close()
     medians = {way: sorted(values)[len(values) // 2] for way, values in speeds.items()}
@@ -58,20 +57,20 @@ def measure(image: Mapping[str, Any], root: Path, corpus: Path, rounds: int = 3)
     }
 
 
+def _wait_for_all(api: Api, points: int) -> None:
+    if not wait_for(lambda: api.state().points == points, 60):
+        raise RuntimeError(f"not all of {points} points arrived within a minute")
+
+
 def _driver(api: Api, source: Corpus, folder: Path) -> None:
-    api.create(
-        source.dimension, source.distance, {"indexing_threshold": NEVER_INDEX_KB}, {}
-    )
+    api.create(source.dimension, source.distance, {"indexing_threshold": NEVER_INDEX_KB}, {})
     rows: list[Row] = []
     requests = UploadSource(folder, 500, api.address, {})
     setups = [Setup(n, api.address, requests, 60.0, time.monotonic()) for n in range(2)]
     firsts = range(0, source.points, 500)
     with Clients(setups, rows.extend) as clients:
         clients.run(
-            [
-                Job("upload", "upload", n, firsts[n::2], count=len(firsts[n::2]))
-                for n in range(2)
-            ]
+            [Job("upload", "upload", n, firsts[n::2], count=len(firsts[n::2])) for n in range(2)]
         )
     if failed := [row for row in rows if row.http != 200]:
         raise RuntimeError(f"{len(failed)} upserts failed: {failed[0].detail or failed[0].body!r}")

@@ -24,6 +24,7 @@ from refill.evidence.attempts import Attempt
 from refill.evidence.hashes import sha256_file
 from refill.evidence.host import host_facts
 from refill.evidence.records import read_json, write_json
+from refill.evidence.scrub import without_paths
 from refill.load.clients import ClientError
 from refill.load.floor import measure as measure_floor
 from refill.load.ledger import conservation
@@ -112,7 +113,8 @@ def _measure(
     failure: str | None = None
     identity: dict[str, Any] = {}
     with ExitStack() as stack:
-        engine = stack.enter_context(_engine(plan, files, attempt.folder))
+        engine = _engine(plan, files, attempt.folder)
+        stack.enter_context(engine)
         api = Api(engine.address, qdrant.api_key(plan["qdrant"]["api_key_env"]))
         stack.callback(api.close)
         identity = api.identity()
@@ -120,14 +122,15 @@ def _measure(
         try:
             run.run()
         except (PhaseError, EngineError, ClientError) as error:
-            failure = str(error)
+            # An engine's own words may hold paths of this machine; a record holds none.
+            failure = without_paths(str(error), [files.root])
             progress.say(f"the run is invalid: {failure}")
-        measured = run.now()
+        ended = run.now()
         if engine.runtime == "external" and failure is None:
             api.drop()
     rows, polls = run.ledger.frame(), run.polls.frame()
     if failure and run.phases and not run.phases[-1].end:
-        run.phases[-1].end = measured
+        run.phases[-1].end = ended
         run.phases[-1].ended_by = {"reason": "failed", "why": failure}
     figures = phase_figures(run.phases, rows, polls, corpus.points, settings)
     kept = conservation(rows, run.windows) if failure is None else _not_kept(run)
@@ -137,6 +140,7 @@ def _measure(
     ledger_rows = run.ledger.finish(files.ledger)
     poll_rows = run.polls.finish(files.polls)
     total = time.monotonic() - clock
+    measured = sum(phase["seconds"] for phase in figures)
     record = {
         "schema": SCHEMA,
         **{key: plan[key] for key in ("id", "repeat", "group", "label", "description", "scale")},
@@ -206,9 +210,7 @@ def _expected(settings: Settings) -> list[str]:
     return [*names, "followup-draining", "followup-steady"] if settings.followup else names
 
 
-def _engine(
-    plan: Mapping[str, Any], files: Files, folder: Path
-) -> ProcessEngine | ExternalEngine:
+def _engine(plan: Mapping[str, Any], files: Files, folder: Path) -> ProcessEngine | ExternalEngine:
     given, cpus = plan["qdrant"], plan["cpus"]
     limit = given["start_timeout_s"]
     if given.get("url"):

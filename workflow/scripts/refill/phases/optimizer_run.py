@@ -133,8 +133,9 @@ class OptimizerRun:
             self.corpus.dimension, self.corpus.distance, settings.optimizers, settings.hnsw
         )
         self.readback = self.api.settings()
-        self._upload()
+        # Started before the upload, so that the drain is watched from its first moment.
         with self._search_clients() as clients:
+            self._upload()
             self._drain_and_steady(clients, "")
             if settings.followup and self.phases[-1].name == "steady":
                 self._follow_up(clients, settings.followup)
@@ -146,9 +147,7 @@ class OptimizerRun:
         upload, points = self.settings.upload, self.corpus.points
         batch, count = upload["batch"], upload["clients"]
         phase = self._begin("upload")
-        source = UploadSource(
-            self.corpus.folder, batch, self.engine.address, self.api.headers
-        )
+        source = UploadSource(self.corpus.folder, batch, self.engine.address, self.api.headers)
         setups = [
             Setup(n, self.engine.address, source, self.settings.search["timeout_s"], self._origin)
             for n in range(count)
@@ -177,7 +176,7 @@ class OptimizerRun:
         )
 
     def _verify_counts(self, expected: int, phase: str) -> dict[str, Any]:
-        """Wait until the engine holds `expected` points, stored or deferred, and no update waits."""
+        """Wait until the engine holds `expected` points, deferred ones too, and no update waits."""
         limit = self.settings.upload["verify_timeout_s"]
         start = self.now()
         while True:
@@ -208,9 +207,7 @@ class OptimizerRun:
         setup = Setup(0, self.engine.address, source, search["timeout_s"], self._origin)
         return Clients([setup], self.ledger.add)
 
-    def _drain_and_steady(
-        self, clients: Clients, prefix: str, phase: Phase | None = None
-    ) -> None:
+    def _drain_and_steady(self, clients: Clients, prefix: str, phase: Phase | None = None) -> None:
         if self._drain(clients, phase or self._begin(f"{prefix}draining")) == "idle":
             self._steady(clients, self._begin(f"{prefix}steady"))
 
@@ -243,9 +240,7 @@ class OptimizerRun:
         phase.drained_at = drain.end
         phase.outcome = drain.outcome
         phase.ended_by = drain.evidence()
-        self.progress.say(
-            f"{phase.name}: {drain.outcome} after {drain.end - phase.start:.2f} s"
-        )
+        self.progress.say(f"{phase.name}: {drain.outcome} after {drain.end - phase.start:.2f} s")
         return drain.outcome or "stopped"
 
     def _steady(self, clients: Clients, phase: Phase) -> None:
@@ -253,6 +248,7 @@ class OptimizerRun:
         steady, queries = self.settings.steady, len(self._queries)
         slice_size = max(1, round(queries * steady["open_passes"] / steady["passes"]))
         for number in range(steady["passes"]):
+
             def tick(number: int = number) -> None:
                 poll = self._poll(phase.name)
                 self.progress.at(
@@ -273,9 +269,7 @@ class OptimizerRun:
                     tick,
                     steady["poll_s"],
                 )  # fmt: skip
-            closed = Job(
-                phase.name, "closed", next(self._window), self._queries, count=queries
-            )
+            closed = Job(phase.name, "closed", next(self._window), self._queries, count=queries)
             self._run(clients, [closed], tick, steady["poll_s"])
         self._poll(phase.name)
         phase.end = self.now()
