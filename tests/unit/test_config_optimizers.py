@@ -147,3 +147,10 @@ def test_inputs_stay_as_they_are() -> None:
 def test_a_scale_of_nothing_is_an_error(bad: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="needs at least one point"):
         resolve("A1", **bad)  # type: ignore[arg-type]
+
+
+def test_hnsw_settings_of_the_scale_stand_back_behind_those_of_the_entry() -> None:
+    entry = {"id": "X1", "hnsw": {"m": 8}}
+    scale = {"m": 32, "full_scan_threshold": {"share": 0.5}}
+    applied = resolve_optimizers(entry, {}, {}, 1024, 10, 1, scale)["applied"]
+    assert applied["hnsw"] == {"m": 8, "full_scan_threshold": 20}

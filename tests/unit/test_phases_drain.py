@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from refill.engines.qdrant import read_state
 from refill.phases.drain import Drain
 from refill.phases.polls import Poll

@@ -7,11 +7,13 @@ rule corpus:
         "results/corpora/{corpus}/truth_scores.npy",
     log:
         "results/logs/corpora/{corpus}.log",
-    params:
-        plan=lambda w: PLANS.corpus(w.corpus),
+    threads: all_cores
     resources:
         machine=1,
-    threads: all_cores
+    params:
+        plan=lambda w: PLANS.corpus(w.corpus),
+    conda:
+        "../../environment.yml"
     script:
         "../scripts/prepare_corpus.py"
 

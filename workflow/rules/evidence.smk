@@ -18,9 +18,11 @@ rule tables:
         ),
     log:
         "results/logs/tables.log",
+    localrule: True
     params:
         plan=PLANS.tables(),
-    localrule: True
+    conda:
+        "../../environment.yml"
     script:
         "../scripts/write_tables.py"
 
@@ -35,9 +37,11 @@ rule manifest:
         "results/manifest.json",
     log:
         "results/logs/manifest.log",
+    localrule: True
     params:
         plan=PLANS.manifest(),
-    localrule: True
+    conda:
+        "../../environment.yml"
     script:
         "../scripts/write_manifest.py"
 
@@ -55,8 +59,10 @@ rule report:
         ),
     log:
         "results/logs/report.log",
+    localrule: True
     params:
         plan=PLANS.report(),
-    localrule: True
+    conda:
+        "../../environment.yml"
     script:
         "../scripts/write_report.py"

@@ -4,11 +4,13 @@ rule image:
         archive="results/images/{image}.pyz",
     log:
         "results/logs/images/{image}.log",
-    params:
-        plan=lambda w: PLANS.image(w.image),
     wildcard_constraints:
         image="|".join(PLANS.images) or "none",
     localrule: True
+    params:
+        plan=lambda w: PLANS.image(w.image),
+    conda:
+        "../../environment.yml"
     script:
         "../scripts/build_image.py"
 

@@ -16,15 +16,17 @@ rule optimizer:
         polls="results/optimizers/{id}/{repeat}.polls.parquet",
     log:
         "results/logs/optimizers/{id}-{repeat}.log",
-    params:
-        plan=lambda w: PLANS.optimizer(w.id, int(w.repeat)),
     wildcard_constraints:
         id="|".join(PLANS.optimizer_ids),
         repeat=r"[1-9][0-9]*",
-    threads: all_cores
     priority: lambda w: PLANS.optimizer_priority(w.id, int(w.repeat))
+    threads: all_cores
     resources:
         machine=1,
+    params:
+        plan=lambda w: PLANS.optimizer(w.id, int(w.repeat)),
+    conda:
+        "../../environment.yml"
     script:
         "../scripts/run_optimizer.py"
 

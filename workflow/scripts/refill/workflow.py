@@ -111,6 +111,7 @@ class Plans:
             cpus=self.cpus,
             entry=entry,
             defaults=optimizers["defaults"],
+            hnsw_defaults=optimizers["hnsw_defaults"],
             override=optimizers["overrides"].get(name),
             **{section: optimizers[section] for section in SECTIONS},
         )

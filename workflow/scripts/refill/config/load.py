@@ -163,6 +163,7 @@ def _check_runs(config: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]
                 points=config["corpus"]["points"],
                 dimension=1,
                 cpus=config["qdrant"]["cpus"] or 1,
+                hnsw_defaults=optimizers["hnsw_defaults"],
             )
         except ConfigError as error:
             found += [Problem(("optimizers", "runs", i), text) for text in error.problems]

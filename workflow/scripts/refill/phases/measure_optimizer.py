@@ -63,7 +63,7 @@ def measure(plan: Mapping[str, Any], files: Files, progress: Progress) -> dict[s
 
     Args:
         plan: `id`, `repeat`, `group`, `label`, `description`, `scale`, `seed`, `qdrant`,
-            `entry`, `defaults` and `override` (what the optimizers are to do), `upload`, `search`,
+            `entry`, `defaults`, `hnsw_defaults` and `override` (what the optimizers are to do), `upload`, `search`,
             `draining`, `steady`, `cpus` and `code`, all from the config.
         files: what is read and written.
         progress: where the run says how far it is.
@@ -188,7 +188,13 @@ def _configuration(plan: Mapping[str, Any], corpus: Corpus) -> dict[str, Any]:
     """Give what was asked for and what it means as numbers, now that the corpus is known."""
     overrides = {plan["id"]: plan["override"]} if plan["override"] else {}
     return resolve_optimizers(
-        plan["entry"], plan["defaults"], overrides, corpus.points, corpus.dimension, plan["cpus"]
+        plan["entry"],
+        plan["defaults"],
+        overrides,
+        corpus.points,
+        corpus.dimension,
+        plan["cpus"],
+        plan["hnsw_defaults"],
     )
 
 
