@@ -192,14 +192,19 @@ def _decide_seen(claim: Mapping[str, Any], records: Sequence[Record], label: str
 def _decide(
     claim: Mapping[str, Any], records: Sequence[Record], same: Sequence[Record], label: str
 ) -> dict[str, Any]:
-    statistic = claim["statistic"]
-    left, right, missing = _values(claim, records, claim["left"].get("loop"))
+    statistic, loop = claim["statistic"], claim["left"].get("loop")
+    left, right, missing = _values(claim, records, loop)
+    if loop == "closed" and not (left and right):
+        # A short drain can end before its first closed-loop window.
+        left, right, open_missing = _values(claim, records, "open")
+        loop, missing = "open", [*missing, *open_missing]
+        label = f" in the open loop{label}"
     if not left or not right:
         measured_ids = {r["id"] for r in records}
         absent = [claim[s]["run"] for s in ("left", "right") if claim[s]["run"] not in measured_ids]
         return _not_measured(missing, absent)
     verdict = _comparable(claim, records) or judge(
-        left, right, claim["direction"], _floors(claim, same, None)
+        left, right, claim["direction"], _floors(claim, same, loop)
     )
     measured = f"{_listed(left, statistic)} against {_listed(right, statistic)}{label}"
     decided = _decided(verdict, measured) | {
@@ -208,7 +213,7 @@ def _decide(
     }
     if missing:
         decided["why"] += f"; left out: {'; '.join(missing)}"
-    if statistic in LATENCIES and claim["left"].get("loop") == "closed":
+    if statistic in LATENCIES and loop == "closed":
         decided["open_loop"] = _open_loop(claim, records, same)
     return decided
 
@@ -375,7 +380,13 @@ def _setting_parts(record: Record) -> dict[str, Any]:
 def _difference(record: Record, other: Record) -> str:
     mine, its = _flat(_setting_parts(record)), _flat(_setting_parts(other))
     keys = sorted(key for key in mine.keys() | its.keys() if mine.get(key) != its.get(key))
-    return ", ".join(f"{key} is {mine.get(key)}, not {its.get(key)}" for key in keys)
+    return ", ".join(f"{k} is {_brief(mine.get(k))}, not {_brief(its.get(k))}" for k in keys)
+
+
+def _brief(value: Any) -> str:
+    """Return a value in a sentence: of a hash, enough to tell it from another."""
+    shown = "unset" if value is None else str(value)
+    return f"{shown[:10]}…" if len(shown) > 20 else shown
 
 
 def _flat(value: Any, where: str = "") -> dict[str, Any]:

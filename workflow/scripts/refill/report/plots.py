@@ -289,9 +289,9 @@ def _points(counts: pd.DataFrame, phases: pd.DataFrame, end: float, width: int) 
 
 
 def _ticks(domain: Sequence[float]) -> list[float]:
-    """Return the decades inside a logarithmic domain, with 2 and 5 between them if they are few."""
+    """Return the decades inside a logarithmic domain, with steps between them if they are few."""
     decades = range(int(np.floor(np.log10(domain[0]))), int(np.ceil(np.log10(domain[1]))) + 1)
-    for steps in ((1,), (1, 2, 5)):
+    for steps in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7)):
         ticks = [round(step * 10.0**d, 9) for d in decades for step in steps]
         inside = [tick for tick in ticks if domain[0] <= tick <= domain[1]]
         if len(inside) >= 3:

@@ -64,12 +64,13 @@ def bytes_(value: float | None) -> str:
 
 
 def engine(record: Mapping[str, Any]) -> str:
-    """Return the engine of a record in a few words; an embedded one says so first."""
+    """Return the engine of a record in a few words; an embedded one says so."""
     block = record["engine"]
-    name = " ".join(
-        str(part) for part in (block.get("title") or block["name"], block.get("version")) if part
-    )
-    return f"embedded: {name}" if block["embedded"] else f"{name} ({block['runtime']})"
+    title = str(block.get("title") or block["name"])
+    if block["embedded"]:
+        # Its title names the version of the engine; the version it states is the server's API.
+        return title if "embedded" in title else f"{title}, embedded"
+    return f"{title} {block['version']} ({block['runtime']})".replace(" None", "")
 
 
 def scale(record: Mapping[str, Any]) -> str:
