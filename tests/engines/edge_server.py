@@ -78,8 +78,13 @@ class EdgeServer:
         self.kill()
 
     def client(self) -> QdrantClient:
-        """The unmodified client library, over REST."""
-        return QdrantClient(url=self.url, timeout=60, api_key=self._api_key)
+        """The unmodified client library, over REST.
+
+        Without its version check, which runs in a thread of its own and may outlive the server.
+        """
+        return QdrantClient(
+            url=self.url, timeout=60, api_key=self._api_key, check_compatibility=False
+        )
 
     def request(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """One request as it is: status and decoded JSON body. Bytes are sent as they are."""

@@ -223,9 +223,7 @@ def test_refused_writes_change_nothing(server: EdgeServer) -> None:
     for name in ("wrong dimension", "payload of a missing point"):
         server.request(*REFUSED[name][0])
     result = server.result("POST", f"{C}/points/scroll", {"with_vector": True})
-    assert result["points"] == [
-        {"id": n, "vector": [n, 1], "payload": {"n": n}} for n in range(5)
-    ]
+    assert result["points"] == [{"id": n, "vector": [n, 1], "payload": {"n": n}} for n in range(5)]
 
 
 def exchange(server: EdgeServer, data: bytes, answers: int = 1) -> list[tuple[int, bytes]]:
@@ -257,8 +255,8 @@ def test_too_large_bodies_get_413(server: EdgeServer) -> None:
     assert status == 413
     assert "Payload too large" in orjson.loads(body)["status"]["error"]
     chunk = b"10000\r\n" + b" " * 65536 + b"\r\n"
-    chunked = b"PUT %s/points HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % C.encode()
-    ((status, _),) = exchange(server, chunked + chunk * 17)
+    head = b"PUT %s/points HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % C.encode()
+    ((status, _),) = exchange(server, head + chunk * 17)
     assert status == 413
 
 

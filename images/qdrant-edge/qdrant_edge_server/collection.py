@@ -56,17 +56,22 @@ class Collection:
         return self.stack.manifest.name
 
     async def update(
-        self, apply: Callable[[], Awaitable[None]], wait: bool, timeout: float | None
+        self,
+        apply: Callable[[], Awaitable[None]],
+        wait: bool,
+        timeout: float | None,
+        adds_points: bool = True,
     ) -> Json:
         """Queue a write operation; the result object of Qdrant's update requests.
 
-        With `wait` and `prevent_unoptimized`, returns when no point that is stored now is hidden
-        any more, or after `timeout` seconds with the status `wait_timeout`.
+        With `wait`, `prevent_unoptimized` and an operation that adds or changes points, returns
+        when no point that is stored now is hidden any more, or after `timeout` seconds with the
+        status `wait_timeout`.
         """
         try:
             async with asyncio.timeout(timeout if wait else None):
                 number = await self.updates.submit(apply, wait)
-                if wait and self.stack.config.prevent_unoptimized:
+                if wait and adds_points and self.stack.config.prevent_unoptimized:
                     for unit in [unit for unit in self.stack.sealed if unit.deferrable]:
                         await unit.absorbed.wait()
         except TimeoutError:

@@ -161,6 +161,7 @@ class Router:
             request,
             collection,
             lambda: collection.change_index(lambda: collection.stack.create_index(field, schema)),
+            adds_points=False,
         )
 
     def _delete_index(
@@ -170,6 +171,7 @@ class Router:
             request,
             collection,
             lambda: collection.change_index(lambda: collection.stack.delete_index(field)),
+            adds_points=False,
         )
 
     # Writes
@@ -191,7 +193,7 @@ class Router:
                 found = collection.stack.matching(condition)
             await collection.stack.delete(found)
 
-        return self._update(request, collection, apply)
+        return self._update(request, collection, apply, adds_points=False)
 
     def _set_payload(self, request: Request, collection: Collection) -> Awaitable[Response]:
         return self._write_payload(request, collection, edge.UpdateOperation.set_payload)
@@ -260,7 +262,11 @@ class Router:
         )
 
     async def _update(
-        self, request: Request, collection: Collection, apply: Callable[[], Awaitable[None]]
+        self,
+        request: Request,
+        collection: Collection,
+        apply: Callable[[], Awaitable[None]],
+        adds_points: bool = True,
     ) -> Response:
         values = _parameters(request, _WRITE_PARAMETERS)
         ordering = values.get("ordering", "weak")
@@ -269,7 +275,7 @@ class Router:
         wait = values.get("wait", "false")
         if wait not in ("true", "false"):
             raise ApiError(400, f"Format error in query: wait `{wait}` is not true or false")
-        result = await collection.update(apply, wait == "true", _timeout(values))
+        result = await collection.update(apply, wait == "true", _timeout(values), adds_points)
         return success(result, request.started)
 
     # Reads
