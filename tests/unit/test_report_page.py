@@ -259,7 +259,7 @@ def test_environment_names_machine_warnings_and_software(measured, claims):
     for load, run in enumerate(runs):
         run.record["host"] = {
             "cpu": {"model": "Some CPU"},
-            "memory": {"total_bytes": 8_000_000_000, "available_bytes": 1000 + load},
+            "memory": {"total_bytes": 8_000_000_000, "available_bytes": 1_000_000_000 * (1 + load)},
             "load": {"1min": load},
             "warnings": ["virtual machine: neighbours", *([f"load {load}"] if load else [])],
         }

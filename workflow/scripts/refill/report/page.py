@@ -26,7 +26,7 @@ SMALLEST_DRAIN_S = 0.1
 """A logarithmic axis has no zero: a shorter drain is drawn here, and the caption says so."""
 
 
-VARYING = ("available_bytes", "free_bytes")
+VARYING = (".available", ".free")
 """Host facts that change from run to run of one machine."""
 
 
