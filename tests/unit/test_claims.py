@@ -163,6 +163,14 @@ def test_a_drain_limit_is_a_lower_bound(records, claims):
     assert row(records, claims, "B1-steady")["why"] == "B1 repeat 1 has no phase steady"
 
 
+def test_a_drain_too_short_to_resolve_is_an_upper_bound(records, claims):
+    named(records, "A2")["drain_s"] = 0.0
+    found = row(records, claims, "A2-drain")
+    assert found["verdict"] == "reproduced"
+    assert found["measured"].startswith("≤ 0.250 s against ")
+    assert found["measured_left"] == "<=0.25"
+
+
 def test_seen_and_not_seen(records, claims):
     assert row(records, claims, "D1-vacuum")["verdict"] == "reproduced"
     assert row(records, claims, "D2-vacuum")["verdict"] == "reproduced"

@@ -231,14 +231,15 @@ def test_a_censored_latency_is_printed_as_a_bound(measured, claims):
     assert "≥ 10,000" in Page(html_of([run], claims)).words
 
 
-def test_a_drain_of_nothing_is_drawn_and_says_so(measured, claims):
+def test_a_drain_of_nothing_is_what_the_polls_can_resolve(measured, claims):
     run = copy.deepcopy(measured[0])
     run.record["drain_s"] = 0.0
     run.record["phases"][1].update(
         open=None, closed=None, recall={"mean": None}, visible_share=None
     )
     words = Page(html_of([run], claims)).words
-    assert "Shorter than 0.1 s and drawn there: A1." in words
+    assert "drain ≤ 0.250 s" in words
+    assert "≤ A1" in words
 
 
 def test_no_records_give_an_honest_page(claims):

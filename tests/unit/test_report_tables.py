@@ -31,6 +31,7 @@ def test_one_row_a_run_with_the_published_figure_beside(records, claims):
     assert list(table.index) == sorted(SHAPES)
     a1 = table.loc["A1"]
     assert a1["drain_s"] == records[0]["drain_s"]
+    assert a1["drain_resolution_s"] == 0.25
     assert a1["draining_open_p50_ms"] == records[0]["phases"][1]["open"]["p50_ms"]
     assert a1["steady_closed_n"] == records[0]["phases"][2]["closed"]["n"]
     assert a1["draining_visible_share_min"] == 1.0

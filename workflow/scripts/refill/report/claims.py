@@ -332,12 +332,14 @@ def _listed(values: Sequence[Value], statistic: str) -> str:
         return ", ".join(text.recall(v.value) for v in values)
     if statistic == "visible_share_min":
         return ", ".join(text.share(v.value) for v in values)
-    listed = ", ".join(text.bounded(v.value, v.bound) for v in values)
+    listed = ", ".join(text.value(v) for v in values)
     return f"{listed} {UNITS[statistic]}"
 
 
 def _numbers(values: Sequence[Value]) -> str:
-    return ";".join(f"{'>=' if v.bound else ''}{v.value:.6g}" for v in values)
+    return ";".join(
+        f"{'>=' if v.bound else '<=' if v.at_most else ''}{v.value:.6g}" for v in values
+    )
 
 
 def _beside(sides: Sequence[Mapping[str, Any]], records: Sequence[Record], read: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from refill.report import text
 from refill.stats.quantiles import is_lower_bound
 from refill.stats.verdict import Value
 
@@ -38,6 +39,12 @@ def status_of(record: Mapping[str, Any]) -> str:
     return "drain limit reached" if record["outcome"] == "drain_limit" else "completed"
 
 
+def drain_text(record: Mapping[str, Any]) -> str:
+    """Return the drain time in seconds as it may be printed, with "≥" or "≤" for a bound."""
+    found = figure(record, "drain_s", None, None)
+    return text.value(found) if isinstance(found, Value) else text.NONE
+
+
 def usable(record: Mapping[str, Any]) -> bool:
     """Return whether the figures of a record may be shown: it is valid and did not fail."""
     return bool(record["valid"]) and record["outcome"] != "failed"
@@ -49,7 +56,8 @@ def figure(
     """Return one figure, or the reason in words why there is none.
 
     `statistic` is a latency or `recall_mean` (of `loop` in `phase`), `visible_share_min` (of
-    `phase`), `drain_s` (of the first draining) or `upload_s`.
+    `phase`), `drain_s` (of the first draining) or `upload_s`. A drain shorter than the time
+    between two polls is known as at most that.
     """
     name = f"{record['id']} repeat {record['repeat']}"
     if not usable(record):
@@ -62,7 +70,10 @@ def figure(
     if statistic == "drain_s":
         if record.get("drain_s") is None:
             return f"{name} has no drain time"
-        return Value(float(record["drain_s"]), block.get("outcome") == "drain_limit")
+        resolved, drain = float(record["sampler"]["draining"]["poll_s"]), float(record["drain_s"])
+        if drain < resolved and block.get("outcome") != "drain_limit":
+            return Value(resolved, at_most=True)
+        return Value(drain, block.get("outcome") == "drain_limit")
     if statistic == "upload_s":
         paced = block["upload"].get("paced_at")
         if paced:

@@ -22,8 +22,6 @@ Key = tuple[str, int]
 
 TEMPLATES = Path(__file__).parent / "templates"
 WIDE, NARROW = 900, 350
-SMALLEST_DRAIN_S = 0.1
-"""A logarithmic axis has no zero: a shorter drain is drawn here, and the caption says so."""
 
 
 VARYING = (".available", ".free")
@@ -168,6 +166,7 @@ def _trade_offs(records: Sequence[Record], experiment: Mapping[str, Any]) -> lis
                     "p50_ms": p50.value,
                     "recall": recall.value if isinstance(recall, Value) else None,
                     "bound": drain.bound,
+                    "at_most": drain.at_most,
                 }
             )
         else:
@@ -179,6 +178,7 @@ def _trade_offs(records: Sequence[Record], experiment: Mapping[str, Any]) -> lis
             "p50_ms": run["phases"]["steady"]["p50_ms"],
             "recall": None,
             "bound": bool(run.get("drain_limit_reached")),
+            "at_most": False,
         }
         for id_, run in experiment["runs"].items()
     ]
@@ -191,10 +191,10 @@ def _trade_offs(records: Sequence[Record], experiment: Mapping[str, Any]) -> lis
 def _trade_off(
     slug: str, title: str, points: Sequence[dict[str, Any]], undrawn: Sequence[str]
 ) -> dict[str, Any]:
-    shown = [p | {"drain_s": max(p["drain_s"], SMALLEST_DRAIN_S)} for p in points]
-    svg = to_svg(trade_off(shown, title, 440, 400), f"trade-{slug}") if points else ""
+    svg = to_svg(trade_off(points, title, 440, 400), f"trade-{slug}") if points else ""
     listed = "; ".join(
-        f"{p['id']} {text.bounded(p['drain_s'], p['bound'])} s, {text.number(p['p50_ms'])} ms"
+        f"{p['id']} {text.value(Value(p['drain_s'], p['bound'], p['at_most']))} s, "
+        f"{text.number(p['p50_ms'])} ms"
         f"{'' if p['recall'] is None else ', recall ' + text.recall(p['recall'])}"
         for p in points
     )
@@ -202,9 +202,7 @@ def _trade_off(
         "title": title,
         "svg": Markup(svg),
         "alt": f"Drain time against steady p50, {title}: {listed}",
-        "clamped": [p["id"] for p in points if p["drain_s"] < SMALLEST_DRAIN_S],
         "undrawn": sorted(undrawn),
-        "smallest": SMALLEST_DRAIN_S,
     }
 
 

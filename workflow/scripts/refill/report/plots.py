@@ -93,15 +93,15 @@ def timeline(
 def trade_off(points: Sequence[Mapping[str, Any]], title: str, width: int, height: int) -> Any:
     """Return drain time against steady p50, both logarithmic, coloured by recall where it is known.
 
-    `points`: id, drain_s, p50_ms, recall (None: not known), bound (the drain hit its limit).
+    `points`: id, drain_s, p50_ms, recall (None: not known), bound (the drain hit its limit),
+    at_most (it was too short to be resolved).
     """
     frame = pd.DataFrame(points)
     frame["recall"] = frame["recall"].astype(float)
     x_domain, y_domain = (_log_domain(frame[column]) for column in ("drain_s", "p50_ms"))
     inner, tall = width - 74, height - 70
-    frame["label"] = [
-        f"≥ {i}" if b else i for i, b in zip(frame["id"], frame["bound"], strict=True)
-    ]
+    marks = np.select([frame["bound"], frame["at_most"]], ["≥ ", "≤ "], "")
+    frame["label"] = marks + frame["id"].astype(str).to_numpy(dtype=object)
     placed = _placed(frame, x_domain, y_domain, inner, tall)
     x = alt.X(
         "drain_s:Q",

@@ -27,7 +27,8 @@ def optimizer_table(records: Sequence[Record], claims: Mapping[str, Any]) -> pd.
     """Return one row a run and repeat, and one of status `not measured` for each missing run.
 
     Latencies in ms, times in s. `lower_bounds` names the columns of a row whose value is only a
-    lower bound. The figures of a failed or invalid run are left empty, its status says why.
+    lower bound; a drain below `drain_resolution_s` (the time between two polls) is only known to be
+    at most that. The figures of a failed or invalid run are left empty, its status says why.
     `published_*` are the figures of the source beside them.
     """
     published = claims["experiments"]["optimizers"]["runs"]
@@ -100,6 +101,7 @@ def _run_row(record: Record) -> dict[str, Any]:
     bounds: list[str] = []
     if draining:
         row["drain_s"] = record.get("drain_s")
+        row["drain_resolution_s"] = record["sampler"]["draining"]["poll_s"]
         row["drain_outcome"] = draining.get("outcome")
         if draining.get("outcome") == "drain_limit":
             bounds.append("drain_s")
@@ -202,7 +204,8 @@ _SEARCHED = [
 def _run_columns() -> list[str]:
     published = [f"published_{p}_{key}" for p in ("draining", "steady") for key in PUBLISHED]
     return [
-        *_IDENTITY, "upload_points_per_s", "upload_paced_at", "drain_s", "drain_outcome",
+        *_IDENTITY, "upload_points_per_s", "upload_paced_at", "drain_s", "drain_resolution_s",
+        "drain_outcome",
         *(f"draining_{name}" for name in _SEARCHED if name != "stationary"),
         *(f"steady_{name}" for name in _SEARCHED),
         "rss_peak_bytes", "lower_bounds", "warnings", "published_drain_s", *published,

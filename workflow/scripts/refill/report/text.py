@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from refill.stats.quantiles import is_lower_bound
+from refill.stats.verdict import Value
 
 NONE = "–"
 
@@ -31,6 +32,12 @@ def bounded(value: float | None, bound: bool, unit: str = "") -> str:
     if value is None or math.isnan(value):
         return NONE
     return f"{'≥ ' if bound else ''}{number(value)}{f' {unit}' if unit else ''}"
+
+
+def value(measured: Value) -> str:
+    """Return a measured value, marked "≥" or "≤" where it is only a bound."""
+    mark = "≥ " if measured.bound else "≤ " if measured.at_most else ""
+    return f"{mark}{number(measured.value)}"
 
 
 def latency(stats: Mapping[str, Any] | None, key: str, timeout: float) -> str:

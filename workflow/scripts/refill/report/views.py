@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from refill.report import text
-from refill.report.lookup import NOT_MEASURED, phase_of, status_of, timeout_s, usable
+from refill.report.lookup import NOT_MEASURED, drain_text, phase_of, status_of, timeout_s, usable
 from refill.report.tables import expected_ids
 
 Record = Mapping[str, Any]
@@ -117,15 +117,13 @@ def limits(records: Sequence[Record]) -> list[str]:
 
 def run_facts(record: Record) -> list[tuple[str, str]]:
     """Return name and value of what a reader wants to know first about a run."""
-    draining = phase_of(record, "draining") or {}
     facts = [
         ("outcome", status_of(record)),
         ("engine", text.engine(record)),
         ("data", text.scale(record)),
     ]
     if usable(record):
-        limited = draining.get("outcome") == "drain_limit"
-        facts.append(("drain", text.bounded(record.get("drain_s"), limited, "s")))
+        facts.append(("drain", f"{drain_text(record)} s"))
     ledger = record["ledger"]
     counts = ledger["counts"]
     kept = "conserved" if ledger["conservation"]["ok"] else "NOT conserved"
@@ -275,14 +273,13 @@ def _truth(phase: Mapping[str, Any]) -> list[Cell]:
 _LATENCY_GROUPS = (("open loop, ms", 4), ("closed loop, ms (published below)", 4))
 _LATENCY_HEADS = ("n", "p50", "p95", "p99") * 2
 _RESOLVED = f"{UNRESOLVED} fewer than 10 samples lie beyond this p99."
-_BOUND = "≥ the figure is only a lower bound: a time limit was reached."
+_BOUND = "≥ a lower bound: a time limit was reached. ≤ an upper one: shorter than a poll interval."
 
 
 def _draining(records: Sequence[Record], claims: Mapping[str, Any]) -> Table:
     def row(record: Record | None, source: Mapping[str, Any] | None) -> list[Cell]:
         phase = _shown(record, "draining")
-        limited = phase.get("outcome") == "drain_limit"
-        drain = text.bounded(record.get("drain_s"), limited) if record and phase else text.NONE
+        drain = drain_text(record) if record and phase else text.NONE
         beside = published_drain(source) if source else ""
         return [
             Cell(drain, beside),
