@@ -291,8 +291,12 @@ def test_a_kill_leaves_nothing_under_the_final_name(tmp_path: Path) -> None:
             process.kill()
     assert not out.exists()
     assert list(out.parent.iterdir()) != []
+    (out.parent / ".c.partial-notes").mkdir()
+    (out.parent / f".c.partial-{os.getppid()}").mkdir()
     prepare(spec, "mine", 1000, 10, 1, out, Path(spec["path"]), say=silent)
-    assert [path.name for path in out.parent.iterdir()] == ["c"]
+    # What is not a leftover stays: another run's folder, a name that is not ours.
+    kept = [".c.partial-notes", f".c.partial-{os.getppid()}", "c"]
+    assert sorted(path.name for path in out.parent.iterdir()) == sorted(kept)
 
 
 def test_a_corpus_that_was_changed_is_refused(

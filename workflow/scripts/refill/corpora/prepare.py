@@ -308,10 +308,12 @@ def _sibling(out: Path, what: str) -> Path:
 
 def _remove_leftovers(out: Path) -> None:
     """Remove what runs that were killed left beside `out`."""
-    for left in out.parent.glob(f".{out.name}.*-*"):
-        pid = left.name.rpartition("-")[2]
-        if not pid.isdigit() or not psutil.pid_exists(int(pid)) or left == _sibling(out, "partial"):
-            shutil.rmtree(left)
+    for what in ("partial", "old"):
+        for left in out.parent.glob(f".{out.name}.{what}-*"):
+            pid = left.name.rpartition("-")[2]
+            mine = left == _sibling(out, what)
+            if pid.isdigit() and (mine or not psutil.pid_exists(int(pid))):
+                shutil.rmtree(left)
 
 
 def _publish(folder: Path, out: Path) -> None:

@@ -54,7 +54,7 @@ class Truth:
             TruthError: fewer than `k` of the known neighbours of some query survive.
         """
         deleted = np.fromiter(deleted_ids, np.int64, len(deleted_ids))
-        gone = np.isin(self.ids, deleted) | (self.ids < 0)
+        gone = np.isin(self.ids, deleted)
         order = np.argsort(gone, axis=1, kind="stable")
         gone = np.take_along_axis(gone, order, axis=1)
         ids = np.where(gone, -1, np.take_along_axis(self.ids, order, axis=1))
