@@ -292,9 +292,10 @@ def test_a_killed_optimizer_is_started_again(server: EdgeServer) -> None:
     info = server.wait_green("killed")
     assert (info["points_count"], info["indexed_vectors_count"]) == (600, 512)
     statuses = [job["status"] for job in server.optimizations("killed")["completed"]]
-    assert {"cancelled": f"optimizer process {optimizer} ended by signal 9"} not in statuses
     assert statuses[0] == "done"
-    assert "ended by signal 9" in statuses[-1]["cancelled"]
+    cut_short = [status["cancelled"] for status in statuses if status != "done"]
+    assert len(cut_short) >= 2
+    assert all("optimizer process" in why and "ended" in why for why in cut_short)
 
 
 def test_a_payload_index_made_during_a_job_is_in_its_result(server: EdgeServer) -> None:

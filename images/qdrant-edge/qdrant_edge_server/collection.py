@@ -194,7 +194,7 @@ class Collection:
             await asyncio.sleep(self.stack.config.optimizers["flush_interval_sec"])
             if any(layer.dirty for layer in self.stack.all()):
                 try:
-                    await self.stack.write_back()
+                    await self.stack.write_back(self.stack.all())
                     async with self.stack.lock:
                         await self.stack.flush()
                 except Exception:

@@ -298,7 +298,8 @@ class Optimizations:
                     await asyncio.to_thread(cloning.remove, directory)
 
     async def _clone(self, job: Job, directory: Path) -> int:
-        await self._stack.write_back()
+        if job.unit is not None:
+            await self._stack.write_back([job.unit])
         async with self._stack.lock:
             job.check()
             return await self._stack.clone_for_job(job.unit, directory)

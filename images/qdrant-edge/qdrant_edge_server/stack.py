@@ -185,18 +185,21 @@ class LayerStack:
 
     async def flush(self) -> None:
         """Make every applied write durable, newest layer first, one layer at a time."""
-        await self.write_back()
-        for layer in self.all():
+        await self._flush_layers(self.all())
+
+    async def _flush_layers(self, wanted: list[Layer]) -> None:
+        await self.write_back(wanted)
+        for layer in wanted:
             layer.flush()
             await asyncio.sleep(0)
 
-    async def write_back(self) -> None:
+    async def write_back(self, wanted: list[Layer]) -> None:
         """Have the kernel write what it holds of changed layers, in a thread.
 
         It makes nothing durable that counts, and spares the flush, which holds up everything
         else, most of the waiting for the disk. Callers that can do so before they take the lock.
         """
-        changed = [layer.directory for layer in self.all() if layer.dirty]
+        changed = [layer.directory for layer in wanted if layer.dirty]
         if changed:
             await asyncio.to_thread(cloning.write_back, changed)
 
@@ -252,8 +255,12 @@ class LayerStack:
 
         From here on deletes in these layers are kept for the swap, until `end_job`.
         """
-        await self.flush()
-        sources = [layer for layer in (self.base, unit) if layer is not None]
+        sources = [layer for layer in (unit, self.base) if layer is not None]
+        if any(layer.has_deletes for layer in sources):
+            await self.flush()
+        else:
+            # No point can have a newer copy that must be durable first.
+            await self._flush_layers(sources)
         await asyncio.to_thread(cloning.clone, [layer.directory for layer in sources], directory)
         self._job_layers = frozenset(sources)
         self._deleted_meanwhile = []
@@ -282,10 +289,11 @@ class LayerStack:
             base.delete(self._deleted_meanwhile[position : position + STEP * 4])
             await asyncio.sleep(0)
         replaced = [layer for layer in (self.base, unit) if layer is not None]
-        # Deletes that were durable in the replaced layers must be durable in the new one before
-        # the manifest names it, and newer layers go first.
-        await self.flush()
-        base.flush()
+        if base.has_deletes:
+            # Deletes that were durable in the replaced layers must be durable in the new one
+            # before the manifest names it, and newer layers go first.
+            await self.flush()
+            base.flush()
         # Should the write fail, it may have taken effect all the same.
         self._may_be_named.add(directory)
         await self.write_manifest(base=directory.name, sealed=self._sealed_without(unit))
