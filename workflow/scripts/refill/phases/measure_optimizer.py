@@ -242,7 +242,8 @@ def _engine_block(
     return {
         "name": "qdrant",
         "runtime": "external" if given.get("url") else "process",
-        "embedded": image is not None,
+        # The title tells, so that an embedded engine behind a URL does not pass as the server.
+        "embedded": image is not None or "embedded" in str(identity.get("title")),
         "cpus": None if given.get("url") else plan["cpus"],
         "image": {"id": image["id"], "tree": image["tree"]} if image else None,
         "binary": sha256_file(Path(given["binary"])) if given.get("binary") else None,
