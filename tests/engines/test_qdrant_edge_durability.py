@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +216,9 @@ def test_the_optimizer_process_dies_with_a_killed_server(tmp_path: Path) -> None
         upload(server, range(600), k=1)
         server.wait_green("c")
         optimizer = server.optimizer_pid()
+        assert optimizer is not None
+        # Stopped, it is like one in the middle of a job: it cannot see that its input has ended.
+        os.kill(optimizer, signal.SIGSTOP)
         server.kill()
 
     def gone() -> bool:
@@ -222,8 +227,11 @@ def test_the_optimizer_process_dies_with_a_killed_server(tmp_path: Path) -> None
         except (FileNotFoundError, ProcessLookupError):
             return True
 
-    assert optimizer is not None
-    poll("the optimizer process gone", gone)
+    try:
+        poll("the optimizer process gone", gone, seconds=20)
+    finally:
+        if not gone():
+            os.kill(optimizer, signal.SIGKILL)
 
 
 def test_a_deleted_collection_stays_deleted(tmp_path: Path) -> None:

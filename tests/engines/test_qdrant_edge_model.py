@@ -151,31 +151,35 @@ class Model:
         assert self.server.info("c")["points_count"] == len(self.points)
 
 
-def run(server: EdgeServer, seed: int, writes: int, kill_every: int) -> int:
-    """Random writes with checks in between; returns the number of optimizations done."""
+def run(server: EdgeServer, seed: int, swaps: int) -> None:
+    """Random writes with checks in between, until so many optimizations were swapped in, with
+    a kill of the optimizer process after every fourth."""
     model = Model(server, seed)
     model.create()
-    for n in range(1, writes + 1):
+    done = kills = writes = 0
+    while done < swaps:
         model.write()
-        if n % 5 == 0:
+        writes += 1
+        if writes % 5 == 0:
             model.check_quick()
-        if n % 50 == 0:
-            model.check_all()
-        if n % kill_every == 0:
+            jobs = server.optimizations("c")["completed"]
+            done = sum(job["status"] == "done" for job in jobs)
             optimizer = server.optimizer_pid()
-            if optimizer is not None:
+            if done >= 4 * (kills + 1) and optimizer is not None:
                 os.kill(optimizer, signal.SIGKILL)
+                kills += 1
+        if writes % 50 == 0:
+            model.check_all()
     server.wait_green("c")
     model.check_all()
     assert all(model.writes[kind] for kind in ("upsert", "batch", "delete", "filter", "payload"))
     jobs = server.optimizations("c")["completed"]
     assert not [job for job in jobs if isinstance(job["status"], dict) and "error" in job["status"]]
-    return sum(job["status"] == "done" for job in jobs)
 
 
 def test_writes_during_swaps_and_optimizer_kills_match_a_dictionary(tmp_path: Path) -> None:
     with EdgeServer(tmp_path / "s") as server:
-        assert run(server, seed=11, writes=120, kill_every=23) >= 10
+        run(server, seed=11, swaps=14)
         assert server.stop() == 0
 
 
@@ -183,7 +187,7 @@ def test_writes_during_swaps_and_optimizer_kills_match_a_dictionary(tmp_path: Pa
 @pytest.mark.parametrize("seed", range(8))
 def test_soak_writes_during_swaps(tmp_path: Path, seed: int) -> None:
     with EdgeServer(tmp_path / "s") as server:
-        assert run(server, seed=seed, writes=4000, kill_every=41) >= 100
+        run(server, seed=seed, swaps=200)
         assert server.stop() == 0
 
 
