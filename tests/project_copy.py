@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import psutil
 import yaml
-
 from refill.evidence.hashes import sha256_file
 from refill.processes import wait_for
 

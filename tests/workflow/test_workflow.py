@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 import pytest
 from project_copy import CONFIG, RUNS, Project
-
 from refill.evidence.manifest import verify
 
 RECORDS = [f"results/optimizers/{name}/1.json" for name in RUNS]
@@ -215,6 +214,7 @@ def test_folder_listing_is_as_documented(project: Project) -> None:
         "manifest.json",
         "optimizers",
         "report.html",
+        "scratch",
         "tables",
     ]
     assert not list(Path(results).rglob("*.writing"))

@@ -42,7 +42,9 @@ def measure(image: Mapping[str, Any], root: Path, corpus: Path, rounds: int = 3)
         for way, upload in (("driver", _driver), ("upload_collection", _client)):
             with tempfile.TemporaryDirectory() as folder:
                 description = qdrant.embedded(root / image["archive"], 2, 30.0)
-                with ProcessEngine(description, Path(folder)) as engine:
+                with ProcessEngine(
+                    description, Path(folder) / "data", Path(folder) / "log"
+                ) as engine:
                     api = Api(engine.address, None)
                     start = time.monotonic()
                     upload(api, source, corpus)

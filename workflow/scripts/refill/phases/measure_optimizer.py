@@ -38,6 +38,7 @@ from refill.runtimes.external import ExternalEngine
 from refill.runtimes.process import ProcessEngine
 
 SCHEMA = "refill.optimizer-run/1"
+SCRATCH = Path("results/scratch")
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def _measure(
     failure: str | None = None
     identity: dict[str, Any] = {}
     with ExitStack() as stack:
-        engine = _engine(plan, files, attempt.folder)
+        engine = _engine(plan, files, attempt)
         stack.enter_context(engine)
         api = Api(engine.address, qdrant.api_key(plan["qdrant"]["api_key_env"]))
         stack.callback(api.close)
@@ -216,13 +217,18 @@ def _expected(settings: Settings) -> list[str]:
     return [*names, "followup-draining", "followup-steady"] if settings.followup else names
 
 
-def _engine(plan: Mapping[str, Any], files: Files, folder: Path) -> ProcessEngine | ExternalEngine:
+def _engine(
+    plan: Mapping[str, Any], files: Files, attempt: Attempt
+) -> ProcessEngine | ExternalEngine:
     given, cpus = plan["qdrant"], plan["cpus"]
     limit = given["start_timeout_s"]
+    # One folder for each target, so that a rerun finds and removes what a killed run left.
+    scratch = files.root / SCRATCH / attempt.target.replace("/", "-")
+    log = attempt.folder / "qdrant.log"
     if given.get("url"):
         return ExternalEngine(qdrant.external(limit), Address.from_url(given["url"]))
     if given.get("binary"):
-        return ProcessEngine(qdrant.server(Path(given["binary"]), cpus, limit), folder)
+        return ProcessEngine(qdrant.server(Path(given["binary"]), cpus, limit), scratch, log)
     assert files.image is not None
     image = read_json(files.image, "refill.image/1")
     archive = files.root / image["archive"]
@@ -231,7 +237,7 @@ def _engine(plan: Mapping[str, Any], files: Files, folder: Path) -> ProcessEngin
             f"{image['archive']} has the SHA-256 {found}, its record says {image['id']}: "
             f"delete {image['archive']} and run again"
         )
-    return ProcessEngine(qdrant.embedded(archive, cpus, limit), folder)
+    return ProcessEngine(qdrant.embedded(archive, cpus, limit), scratch, log)
 
 
 def _engine_block(
