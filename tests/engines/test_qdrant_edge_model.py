@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engines.edge_server import EdgeServer
+from engines.edge_server import EdgeServer, poll
 
 SIZE = 4
 C = "/collections/c"
@@ -162,6 +162,8 @@ def run(server: EdgeServer, seed: int, swaps: int) -> None:
         writes += 1
         if writes % 5 == 0:
             model.check_quick()
+            # Writes are quicker than optimizations: keep the queue of units short.
+            poll("a short queue", lambda: len(server.optimizations("c")["queued"]) < 5)
             jobs = server.optimizations("c")["completed"]
             done = sum(job["status"] == "done" for job in jobs)
             optimizer = server.optimizer_pid()

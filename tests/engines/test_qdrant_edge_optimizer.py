@@ -295,6 +295,37 @@ def test_a_killed_optimizer_is_started_again(server: EdgeServer) -> None:
     assert server.optimizations("killed")["completed"][0]["status"] == "done"
 
 
+def test_an_optimizer_error_is_shown_and_tried_again_after_a_write(server: EdgeServer) -> None:
+    create(server, "red", {"indexing_threshold": 16})
+    root = server.storage / "collections"
+    newest = max(root.iterdir(), key=lambda directory: directory.stat().st_ctime_ns)
+    # Files where the next clone would be: it cannot be made.
+    blocks = [newest / f"base-{n}" for n in range(20)]
+    for block in blocks:
+        block.touch()
+    upload(server, "red", range(600))
+    info = poll("red", lambda: (i := server.info("red"))["status"] == "red" and i)
+    assert "base-" in info["optimizer_status"]["error"]
+    assert info["points_count"] == count(server, "red") == 600
+    assert "error" in server.optimizations("red")["completed"][0]["status"]
+    for block in blocks:
+        block.unlink(missing_ok=True)
+    upload(server, "red", range(600, 601))
+    info = poll("recovery", lambda: (i := server.info("red"))["status"] == "green" and i)
+    assert info["optimizer_status"] == "ok"
+    assert info["indexed_vectors_count"] == 512
+
+
+def test_tiny_thresholds_do_not_seal_every_point(server: EdgeServer) -> None:
+    body = {"vectors": {"size": 1024, "distance": "Dot"}}
+    server.result(
+        "PUT", "/collections/tiny", {**body, "optimizers_config": {"indexing_threshold": 1}}
+    )
+    points = [{"id": n, "vector": [float(n)] * 1024} for n in range(130)]
+    server.result("PUT", "/collections/tiny/points?wait=true", {"points": points})
+    assert server.wait_green("tiny")["indexed_vectors_count"] == 128
+
+
 def test_what_is_deleted_or_overwritten_during_a_job_stays_so(server: EdgeServer) -> None:
     start_optimizer(server)
     create(server, "replay", {"indexing_threshold": 16})

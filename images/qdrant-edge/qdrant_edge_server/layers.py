@@ -65,13 +65,13 @@ class Layer:
             self.dirty = self.has_deletes = True
         return deleted
 
-    def ids(self, matching: edge.Filter | None = None) -> list[PointId]:
-        """The ids of all live points, or of those that match."""
+    def ids(self) -> list[PointId]:
+        """The ids of all live points."""
         points = self.points()
         if points == 0:
             return []
         records, _ = self.shard.scroll(
-            edge.ScrollRequest(limit=points, filter=matching, with_payload=False, with_vector=False)
+            edge.ScrollRequest(limit=points, with_payload=False, with_vector=False)
         )
         return [record.id for record in records]
 
