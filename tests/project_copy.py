@@ -53,7 +53,7 @@ class Project:
         self.configure(CONFIG)
 
     def configure(self, config: dict[str, Any]) -> None:
-        """Write the configuration that is put over the project's own, the corpus pinned as it is."""
+        """Write the configuration that goes over the project's own; the corpus is pinned."""
         config = copy.deepcopy(config)
         for corpus in config.get("corpora", {}).values():
             corpus.setdefault("sha256", sha256_file(self.folder / corpus["path"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def test_deleted_points_are_gone_and_vacuum_ran(project: Project) -> None:
 def test_runs_keep_the_order_of_the_configuration_and_never_overlap(project: Project) -> None:
     spans = [(r["started_at"], r["ended_at"]) for r in map(project.json, RECORDS)]
     assert spans == sorted(spans)
-    assert all(before[1] <= after[0] for before, after in zip(spans, spans[1:], strict=False))
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
 
 
 def test_tables_manifest_and_report_are_there_and_the_manifest_verifies(project: Project) -> None:

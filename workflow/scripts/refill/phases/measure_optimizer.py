@@ -64,8 +64,8 @@ def measure(plan: Mapping[str, Any], files: Files, progress: Progress) -> dict[s
 
     Args:
         plan: `id`, `repeat`, `group`, `label`, `description`, `scale`, `seed`, `qdrant`,
-            `entry`, `defaults`, `hnsw_defaults` and `override` (what the optimizers are to do), `upload`, `search`,
-            `draining`, `steady`, `cpus` and `code`, all from the config.
+            `entry`, `defaults`, `hnsw_defaults` and `override` (what the optimizers are to do),
+            `upload`, `search`, `draining`, `steady`, `cpus` and `code`, all from the config.
         files: what is read and written.
         progress: where the run says how far it is.
 
