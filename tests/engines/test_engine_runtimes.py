@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from edge_server import TREE, EdgeServer
-
 from refill.engines import qdrant
 from refill.engines.description import Description, EngineError
 from refill.engines.qdrant import Api
@@ -92,7 +91,7 @@ def test_an_api_key_is_sent_from_the_environment(
             api.create(4, "Dot", {}, {})
             assert api.count() == 0
             monkeypatch.delenv("EDGE_KEY")
-            with pytest.raises(EngineError, match="401|403"):
+            with pytest.raises(EngineError, match=r"401|403"):
                 Api(engine.address, qdrant.api_key("EDGE_KEY")).count()
 
 

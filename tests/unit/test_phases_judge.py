@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from refill.load.loops import Row
 from refill.oracle.recall import Truth
 from refill.phases.judge import OptimizerJudge

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,9 @@ def _check_engine(config: Mapping[str, Any], project: Path) -> list[Problem]:
             return [Problem(("qdrant", "image"), text + ", ".join(known))]
     if given == ["url"]:
         return _check_url(qdrant["url"])
+    if given == ["binary"] and not os.access(qdrant["binary"], os.X_OK):
+        text = f"{qdrant['binary']} is no program that can be started: give the path of a Qdrant "
+        return [Problem(("qdrant", "binary"), text + "server, relative to the working folder")]
     return []
 
 
