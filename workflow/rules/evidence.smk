@@ -10,7 +10,11 @@ rule tables:
             category="Tables",
             caption="../report/optimizers_table.rst",
         ),
-        phases="results/tables/optimizer_phases.csv",
+        phases=report(
+            "results/tables/optimizer_phases.csv",
+            category="Tables",
+            caption="../report/phases_table.rst",
+        ),
         claims=report(
             "results/tables/claims.csv",
             category="Tables",

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from refill.config import schemas
+from refill.config.claims import check as check_claims
 from refill.config.errors import ConfigError, Problem, Where, key_text, nearest
 from refill.config.optimizers import resolve_optimizers
 from refill.config.paths import PROJECT, shown
@@ -70,7 +71,10 @@ def load_images(path: Path = PROJECT / "config/images.yaml") -> dict[str, dict[s
 
 def load_claims(path: Path = PROJECT / "config/claims.yaml") -> dict[str, Any]:
     """Return the published claims. Raises ConfigError as `validate`."""
-    return _load_checked(path, "claims.schema.yaml")
+    value = _load_checked(path, "claims.schema.yaml")
+    if problems := check_claims(value):
+        raise ConfigError([f"{shown(path)}: {problem}" for problem in problems])
+    return value
 
 
 def merge(into: dict[str, Any], other: Mapping[str, Any]) -> None:

@@ -106,7 +106,7 @@ def _measure(
     plan: Mapping[str, Any], files: Files, attempt: Attempt, progress: Progress, waited: float
 ) -> dict[str, Any]:
     started, clock = datetime.now(UTC), time.monotonic()
-    corpus = Corpus.open(files.corpus)
+    corpus = Corpus.open(files.corpus, verify=True)
     configuration = _configuration(plan, corpus)
     settings = _settings(plan, configuration["applied"])
     host = host_facts(files.root)
