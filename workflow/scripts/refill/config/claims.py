@@ -39,7 +39,7 @@ def _check_claim(claim: Mapping[str, Any], runs: Mapping[str, Any]) -> list[str]
             problems.append(f"{side}.phase: {claim['statistic']} needs a phase")
         if latency and "loop" not in claim[side]:
             problems.append(f"{side}.loop: {claim['statistic']} needs a loop, open or closed")
-        known = _published(runs[claim[side]["run"]], claim["statistic"], claim[side].get("phase"))
+        known = published(runs[claim[side]["run"]], claim["statistic"], claim[side].get("phase"))
         if known is not None and known != claim["published"][side]:
             problems.append(
                 f"published.{side}: is {claim['published'][side]}, the run's own entry says {known}"
@@ -47,7 +47,8 @@ def _check_claim(claim: Mapping[str, Any], runs: Mapping[str, Any]) -> list[str]
     return problems
 
 
-def _published(run: Mapping[str, Any], statistic: str, phase: str | None) -> float | None:
+def published(run: Mapping[str, Any], statistic: str, phase: str | None) -> float | None:
+    """Return the figure that a run's entry states for a statistic; None where it states none."""
     if statistic == "drain_s":
         return float(run["draining_s"])
     if statistic == "upload_s":

@@ -9,9 +9,10 @@ from typing import Any
 
 import pandas as pd
 
+from refill.config.claims import LATENCIES
+from refill.config.claims import published as published_figure
 from refill.report import text
 from refill.report.lookup import (
-    LATENCIES,
     NOT_MEASURED,
     SHARES,
     figure,
@@ -245,7 +246,7 @@ def _published_spread(claim: Mapping[str, Any], experiment: Mapping[str, Any]) -
     for side in ("left", "right"):
         phase = claim[side].get("phase", "").removeprefix("followup-")
         twins = [
-            _published(experiment["runs"][run], claim["statistic"], phase)
+            published_figure(experiment["runs"][run], claim["statistic"], phase)
             for run in experiment["identical"]
         ]
         known = [Value(value) for value in twins if value is not None]
