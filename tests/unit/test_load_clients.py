@@ -29,7 +29,7 @@ from refill.load.ledger import (
 )
 from refill.load.loops import Job, Row
 from refill.load.wire import Address, prepare
-from refill.load.worker import Done, Setup
+from refill.load.worker import Done, Setup, Stop, _Jobs
 from refill.processes import module_environment, wait_for
 
 
@@ -152,6 +152,27 @@ def test_a_window_can_be_stopped(tmp_path: Path) -> None:
     assert done[0].end - done[0].start < 10
     assert again[0].issued == 10
     assert ledger.issued == done[0].issued + 10
+
+
+def test_a_late_stop_ends_no_later_window() -> None:
+    """A stop that comes when its window is over must not cut the next one short."""
+    stop = threading.Event()
+    jobs = _Jobs(stop)
+    jobs.put(closed(1, window=1))
+    assert jobs.take().window == 1
+    jobs.over()
+    jobs.put(Stop(1))
+    jobs.put(closed(1, window=2))
+    assert jobs.take().window == 2
+    assert not stop.is_set()
+    jobs.put(Stop(2))
+    assert stop.is_set()
+    jobs.over()
+    # One that comes before its job has begun is not forgotten either.
+    jobs.put(Stop(3))
+    jobs.put(closed(1, window=3))
+    jobs.take()
+    assert stop.is_set()
 
 
 def test_a_killed_client_is_told(tmp_path: Path) -> None:
