@@ -61,6 +61,13 @@ def test_a_lower_bound_decides_only_on_the_larger_side():
     assert judge(values(300.0), bound, "above", floor(12, 13)).verdict == "undecidable"
 
 
+def test_what_is_too_short_to_resolve_decides_only_on_the_smaller_side():
+    short = [Value(0.25, at_most=True)]
+    assert judge(short, values(12.0), "below", floor(12, 13)).verdict == "reproduced"
+    assert judge(short, values(0.1), "above", floor(12, 13)).verdict == "undecidable"
+    assert noise_floor([*short, Value(0.3)], relative=True).size is None
+
+
 def test_a_floor_with_a_lower_bound_is_no_floor():
     found = noise_floor([Value(1.0), Value(180.0, bound=True)], relative=True)
     assert found.size is None

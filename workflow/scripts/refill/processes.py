@@ -63,6 +63,19 @@ def snakemake_ancestors() -> list[psutil.Process]:
     return ancestors[: last + 1]
 
 
+def snakemake_command() -> list[str]:
+    """Give the command line of the topmost Snakemake above this process; empty if there is none."""
+    top = snakemake_ancestors()[-1]
+    try:
+        words = top.cmdline()
+    except psutil.Error:
+        return []
+    if not any("snakemake" in Path(word).name for word in words[:3]):
+        return []
+    first = next(n for n, word in enumerate(words) if "snakemake" in Path(word).name)
+    return ["snakemake", *words[first + 1 :]]
+
+
 class Watch:
     """Turns SIGINT, SIGTERM and the death of an ancestor into `StoppedError` in the main thread.
 
@@ -102,9 +115,7 @@ class Watch:
                 return
 
 
-def wait_for(
-    condition: Callable[[], bool], seconds: float, every: float = 0.02
-) -> bool:
+def wait_for(condition: Callable[[], bool], seconds: float, every: float = 0.02) -> bool:
     """Wait until a condition holds; False when it did not within `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -2,7 +2,6 @@
 
 from refill.config.errors import ConfigError
 from refill.config.load import (
-    PROJECT,
     load,
     load_claims,
     load_images,
@@ -10,6 +9,7 @@ from refill.config.load import (
     validate,
 )
 from refill.config.optimizers import resolve_optimizers
+from refill.config.paths import PROJECT
 
 __all__ = [
     "PROJECT",

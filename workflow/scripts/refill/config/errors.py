@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 Where = tuple[str | int, ...]
 
@@ -43,11 +42,3 @@ def nearest(word: object, known: Iterable[str]) -> str:
     lower = {w.lower(): w for w in words}
     found = difflib.get_close_matches(str(word).lower(), lower, n=1, cutoff=0.6)
     return f"did you mean {lower[found[0]]!r}? " if found else ""
-
-
-def shown(path: Path) -> str:
-    """Return a path as messages show it: relative to the current folder where it is below it."""
-    try:
-        return str(path.resolve().relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)

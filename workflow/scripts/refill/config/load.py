@@ -9,11 +9,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from refill.config import schemas
-from refill.config.errors import ConfigError, Problem, Where, key_text, nearest, shown
+from refill.config.errors import ConfigError, Problem, Where, key_text, nearest
 from refill.config.optimizers import resolve_optimizers
+from refill.config.paths import PROJECT, shown
 from refill.config.yamlfile import read_yaml
-
-PROJECT = Path(__file__).parents[4]
 
 ENGINES = ("image", "binary", "url")
 
@@ -42,15 +41,14 @@ def validate(
     a problem names the last of them that has its key. `project` is the folder whose config/
     holds optimizers.yaml and images.yaml. Raises ConfigError with one line for each problem.
     """
-    origin = _origins([Path(file) for file in files])
     found = schemas.problems("config.schema.yaml", config)
     if found:
-        raise _error(found, origin)
+        raise _error(found, _origins(files))
     filled: dict[str, Any] = schemas.fill_defaults("config.schema.yaml", config)
     found = [*_check_corpus(filled), *_check_engine(filled, project)]
     found += _check_runs(filled, load_optimizers(project / "config/optimizers.yaml"))
     if found:
-        raise _error(found, origin)
+        raise _error(found, _origins(files))
     return filled
 
 
@@ -165,15 +163,16 @@ def _check_runs(config: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]
                 points=config["corpus"]["points"],
                 dimension=1,
                 cpus=config["qdrant"]["cpus"] or 1,
+                hnsw_defaults=optimizers["hnsw_defaults"],
             )
         except ConfigError as error:
             found += [Problem(("optimizers", "runs", i), text) for text in error.problems]
     return found
 
 
-def _origins(files: Sequence[Path]) -> Callable[[Where], str]:
+def _origins(files: Iterable[Path | str]) -> Callable[[Where], str]:
     """Return a function from a key to the file that it (or its nearest parent) stands in."""
-    contents = [(shown(file), read_yaml(file)) for file in files]
+    contents = [(shown(Path(file)), read_yaml(Path(file))) for file in files]
 
     def depth(value: Any, where: Where) -> int:
         for i, part in enumerate(where):

@@ -28,12 +28,14 @@ def resolve_optimizers(
     points: int,
     dimension: int,
     cpus: int,
+    hnsw_defaults: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return what a configuration means for `points` vectors of `dimension` float32 on `cpus`.
 
     `entry` is one of `load_optimizers()` (its id under "id"), `defaults` and `overrides` are
-    those of the scale (`optimizers.defaults`, `optimizers.overrides`: by id). Settings are merged
-    in the order defaults, entry, overrides[id]; a null takes a setting back to Qdrant's default.
+    those of the scale (`optimizers.defaults`, `optimizers.overrides`: by id), `hnsw_defaults` its
+    HNSW settings. Settings are merged in the order defaults, entry, overrides[id]; a null takes a
+    setting back to Qdrant's default.
     Returns {"requested": {optimizers, hnsw, followup} as merged, "applied": the same with plain
     numbers (sizes in KB of vectors, followup.delete in points), "notes": [what was changed]}.
     A setting that is not in `applied` is left to Qdrant. Raises ConfigError that names the entry.
@@ -41,14 +43,14 @@ def resolve_optimizers(
     name = str(entry.get("id", "configuration"))
     scale = Scale(name, defaults, points, dimension, cpus)
     override = overrides.get(name) or {}
-    _check(name, entry, defaults, override)
+    _check(name, entry, defaults, hnsw_defaults or {}, override)
     optimizers = {**defaults, **entry.get("optimizers", {}), **override}
     notes = [
         f"optimizers.{key}: {_text(value)} by this scale in place of "
         f"{_text(entry.get('optimizers', {}).get(key, defaults.get(key, 'the default')))}"
         for key, value in override.items()
     ]
-    hnsw = dict(entry.get("hnsw", {}))
+    hnsw = {**(hnsw_defaults or {}), **entry.get("hnsw", {})}
     followup = dict(entry.get("followup", {}))
     applied = {
         "optimizers": scale.settings("optimizers", optimizers, notes),
@@ -159,6 +161,7 @@ def _check(
     name: str,
     entry: Mapping[str, Any],
     defaults: Mapping[str, Any],
+    hnsw_defaults: Mapping[str, Any],
     override: Mapping[str, Any],
 ) -> None:
     body = {key: value for key, value in entry.items() if key != "id"}
@@ -166,6 +169,7 @@ def _check(
     parts = (
         (f"{name}: ", described, "/$defs/configuration"),
         (f"{name}: optimizers.defaults.", defaults, "/$defs/optimizers"),
+        (f"{name}: optimizers.hnsw_defaults.", hnsw_defaults, "/$defs/hnsw"),
         (f"{name}: optimizers.overrides.{name}.", override, "/$defs/optimizers"),
     )
     found = [

@@ -18,7 +18,7 @@ from refill.config.yamlfile import read_yaml
 
 FOLDER = Path(__file__).parents[3] / "schemas"
 
-_TYPES = {
+TYPES = {
     "object": "a block of keys",
     "array": "a list",
     "string": "text",
@@ -32,8 +32,6 @@ _TYPES = {
 @cache
 def read_schema(name: str) -> dict[str, Any]:
     """Return a schema of workflow/schemas by its file name, such as "config.schema.yaml"."""
-    if name == "corpora.schema.yaml" and not (FOLDER / name).exists():
-        return {"type": "object", "description": "A corpus."}
     return read_yaml(FOLDER / name)
 
 
@@ -45,7 +43,9 @@ def validator(name: str, fragment: str = "") -> Draft202012Validator:
 def problems(name: str, value: Any, fragment: str = "") -> list[Problem]:
     """Return every problem of `value` against a schema, in the order of the keys; [] when none."""
     found = [p for e in validator(name, fragment).iter_errors(value) for p in _explain(e)]
-    return sorted(set(found), key=lambda p: ([str(part) for part in p.where], p.text))
+    found.sort(key=lambda p: ([str(part) for part in p.where], p.text))
+    # A value that is no object at all is none of an object's forms either: said once.
+    return list({p.where: p for p in reversed(found)}.values())[::-1]
 
 
 def fill_defaults(name: str, value: Any) -> Any:
@@ -102,6 +102,10 @@ def _fill(value: Any, schema: Mapping[str, Any], name: str) -> None:
     if isinstance(others, dict):
         for key in value.keys() - properties.keys():
             _fill(value[key], others, name)
+    for form in schema.get("oneOf", ()):
+        kind = form.get("properties", {}).get("kind", {}).get("const")
+        if kind is not None and kind == value.get("kind"):
+            _fill(value, form, name)
 
 
 def _explain(error: ValidationError) -> Iterator[Problem]:
@@ -127,7 +131,7 @@ def _explain(error: ValidationError) -> Iterator[Problem]:
             yield Problem(where, "bad name")
         case "type":
             types = [wanted] if isinstance(wanted, str) else wanted
-            names = " or ".join(_TYPES[t] for t in types)
+            names = " or ".join(TYPES[t] for t in types)
             quote = ""
             if "string" in types and isinstance(value, int | float) and not isinstance(value, bool):
                 quote = ": put it in quotes"
@@ -186,6 +190,14 @@ def _branches(error: ValidationError, where: Where, about: str) -> Iterator[Prob
     if len(meant) == 1:
         for part in meant[0]:
             yield from _explain(part)
+        return
+    kinds = [form.get("properties", {}).get("kind", {}).get("const") for form in forms]
+    if all(kinds) and isinstance(error.instance, dict):
+        kind = error.instance.get("kind")
+        text = (
+            "is missing: add" if kind is None else f"is {_value(kind)}: {nearest(kind, kinds)}use"
+        )
+        yield Problem((*where, "kind"), f"{text} `kind` {', '.join(kinds[:-1])} or {kinds[-1]}")
         return
     names = "; ".join(_form_name(form) for form in forms)
     yield Problem(where, f"must be one of: {names}; is {_value(error.instance)}{about}")

@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from refill.config.errors import ConfigError, shown
+from refill.config.errors import ConfigError
+from refill.config.paths import shown
 
 
 class _Loader(yaml.SafeLoader):

@@ -38,9 +38,7 @@ def embedded(archive: Path, cpus: int, start_timeout_s: float) -> Description:
             "--storage", str(place.storage), "--host", "127.0.0.1", "--port", str(place.port),
         ]  # fmt: skip
 
-    return Description(
-        "qdrant", command, is_ready, {"QDRANT_NUM_CPUS": str(cpus)}, start_timeout_s
-    )
+    return Description("qdrant", command, is_ready, {"QDRANT_NUM_CPUS": str(cpus)}, start_timeout_s)
 
 
 def server(binary: Path, cpus: int, start_timeout_s: float) -> Description:
@@ -58,9 +56,7 @@ def server(binary: Path, cpus: int, start_timeout_s: float) -> Description:
         }
         return ["env", *(f"{name}={value}" for name, value in settings.items()), str(binary)]
 
-    return Description(
-        "qdrant", command, is_ready, {"QDRANT_NUM_CPUS": str(cpus)}, start_timeout_s
-    )
+    return Description("qdrant", command, is_ready, {"QDRANT_NUM_CPUS": str(cpus)}, start_timeout_s)
 
 
 def external(start_timeout_s: float) -> Description:
@@ -127,6 +123,22 @@ class CollectionState:
         return None
 
 
+UNKNOWN_STATE = CollectionState(
+    points=UNKNOWN,
+    indexed=UNKNOWN,
+    deferred=UNKNOWN,
+    segments=UNKNOWN,
+    color="unknown",
+    optimizer_status="unknown",
+    running=(),
+    running_done=UNKNOWN,
+    running_total=UNKNOWN,
+    queued=UNKNOWN,
+    queued_points=UNKNOWN,
+    update_queue=UNKNOWN,
+)
+
+
 class Api:
     """The control side of Qdrant's REST API: never used inside a timed request.
 
@@ -159,9 +171,7 @@ class Api:
     def _exchange(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
         data = None if body is None else orjson.dumps(body)
         try:
-            return self._connection.request(
-                prepare(self.address, method, path, data, self.headers)
-            )
+            return self._connection.request(prepare(self.address, method, path, data, self.headers))
         except WireError as error:
             raise EngineError(f"qdrant: {method} {path}: {error}") from error
 
@@ -318,9 +328,7 @@ class UploadSource:
     The corpus is read from its folder in the client's process, a batch at a time.
     """
 
-    def __init__(
-        self, corpus: Path, batch: int, address: Address, headers: dict[str, str]
-    ) -> None:
+    def __init__(self, corpus: Path, batch: int, address: Address, headers: dict[str, str]) -> None:
         self._corpus = corpus
         self._batch = batch
         self._address = address

@@ -22,6 +22,7 @@ from typing import IO, Any
 
 from refill.evidence.hashes import sha256_file
 from refill.evidence.records import canonical_json
+from refill.evidence.scrub import without_paths
 
 FOLDER = Path("results/attempts")
 LINES = FOLDER / "attempts.jsonl"
@@ -76,7 +77,8 @@ class Attempt:
         """Append the attempt's last line: how it ended, why, and the SHA-256 of its files.
 
         `outcome` is one word ("completed", "drain_limit", "failed", "interrupted"), `reason` a
-        sentence. `files` must exist below `root`. Raises AttemptError when it has ended already
+        sentence; absolute paths of `root` and home are taken out of it. `files` must exist below
+        `root`. Raises AttemptError when it has ended already
         or a file is missing or elsewhere.
         """
         if self.ended:
@@ -92,7 +94,7 @@ class Attempt:
             "attempt": self.name,
             "target": self.target,
             "outcome": outcome,
-            "reason": reason,
+            "reason": without_paths(reason, [self.root]),
             "files": hashes,
         }
         text = _line(line, datetime.now(UTC))

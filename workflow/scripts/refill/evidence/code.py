@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,7 +23,7 @@ class CodeError(ValueError):
 
 
 @dataclass(frozen=True)
-class _Import:
+class Import:
     """One import statement: `from <dots><module> import <names>`, or `import <module>`."""
 
     line: int
@@ -34,9 +35,19 @@ class _Import:
 @dataclass(frozen=True)
 class _Source:
     sha256: str
-    imports: tuple[_Import, ...]
-    bound: frozenset[str]
-    open_names: bool
+    imports: tuple[Import, ...]
+
+
+# Strings and comments, in which an import is no statement. A string ends where its quotes do.
+_TEXT = re.compile(
+    r'''"""(?:[^\\]|\\.)*?"""|'{3}(?:[^\\]|\\.)*?'{3}|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|#[^\n]*''',
+    re.DOTALL,
+)
+
+# One import statement, at the start of a line or behind ";" or ":".
+_FROM = r"from(?!\w)(?:[.\w \t]|\\\n)+?(?<!\w)import\b"
+_REST = r"(?:[ \t]*\([^)]*\)|(?:[^\n;\\]|\\\n)+)"
+_STATEMENT = re.compile(rf"(?:^|[;:])[ \t]*((?:{_FROM}|import(?=[ \t\\])){_REST})", re.MULTILINE)
 
 
 def closure(script: Path, root: Path) -> dict[str, str]:
@@ -91,45 +102,44 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
 
 def _source(path: Path) -> _Source:
     status = path.stat()
-    return _parse(path, status.st_mtime_ns, status.st_size, status.st_ino)
+    return _scan(path, status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 @lru_cache(maxsize=4096)
-def _parse(path: Path, mtime_ns: int, size: int, inode: int) -> _Source:
-    # The stamp of the file is part of the key, so that one Snakemake process parses each
-    # version of a helper once, however many rules depend on it.
+def _scan(path: Path, mtime_ns: int, size: int, inode: int) -> _Source:
+    # The stamp of the file is part of the key, so that one Snakemake process reads each version
+    # of a helper once, however many rules depend on it.
     data = path.read_bytes()
-    try:
-        tree = ast.parse(data, filename=str(path))
-    except SyntaxError as error:
-        raise CodeError(f"{path}:{error.lineno}: not valid Python: {error.msg}") from error
-    imports = []
-    open_names = False
-    for node in _statements(tree.body):
-        if isinstance(node, ast.Import):
-            imports += [_Import(node.lineno, 0, alias.name, ()) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+    return _Source(sha256_bytes(data), tuple(imports(data.decode(), str(path))))
+
+
+def imports(text: str, path: str) -> list[Import]:
+    """Return the import statements of a Python source, at any depth, in their order.
+
+    Parsing a whole file takes milliseconds, and every job of Snakemake is a process that asks
+    for the code of every rule: so strings and comments are blanked out, and only the import
+    statements are parsed. Raises CodeError for one that is not valid.
+    """
+    bare = _TEXT.sub(lambda match: "\n" * match[0].count("\n"), text)
+    found = []
+    for match in _STATEMENT.finditer(bare):
+        line = bare.count("\n", 0, match.start(1)) + 1
+        try:
+            node = ast.parse(match[1]).body[0]
+        except SyntaxError as error:
+            raise CodeError(f"{path}:{line}: not valid Python: {error.msg}") from error
+        if isinstance(node, ast.ImportFrom):
             names = tuple(alias.name for alias in node.names)
-            imports.append(_Import(node.lineno, node.level, node.module or "", names))
-            open_names = open_names or "*" in names
-    bound = frozenset(_bound(tree.body))
-    return _Source(sha256_bytes(data), tuple(imports), bound, open_names or "__getattr__" in bound)
+            found.append(Import(line, node.level, node.module or "", names))
+        elif isinstance(node, ast.Import):
+            found += [Import(line, 0, alias.name, ()) for alias in node.names]
+    return found
 
 
-def _blocks(node: ast.stmt) -> Iterator[Sequence[ast.stmt]]:
-    """Yield the lists of statements inside a statement."""
-    for field in ("body", "orelse", "finalbody"):
-        yield getattr(node, field, ())
-    for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
-        yield part.body
-
-
-def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    # An import is a statement, so expressions, the bulk of a file, need no visit.
-    for node in body:
-        yield node
-        for block in _blocks(node):
-            yield from _statements(block)
+def _binds(init: Path, name: str) -> bool:
+    """Say whether a package's `__init__.py` binds a name, or may: by `*` or `__getattr__`."""
+    bound = set(_bound(ast.parse(init.read_bytes(), filename=str(init)).body))
+    return not bound.isdisjoint({name, "*", "__getattr__"})
 
 
 def _bound(body: Sequence[ast.stmt]) -> Iterator[str]:
@@ -144,11 +154,13 @@ def _bound(body: Sequence[ast.stmt]) -> Iterator[str]:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names = (n for target in targets for n in ast.walk(target))
             yield from (n.id for n in names if isinstance(n, ast.Name))
-        for block in _blocks(node):
-            yield from _bound(block)
+        for field in ("body", "orelse", "finalbody"):
+            yield from _bound(getattr(node, field, ()))
+        for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+            yield from _bound(part.body)
 
 
-def _targets(statement: _Import, path: Path, base: Path) -> list[Path]:
+def _targets(statement: Import, path: Path, base: Path) -> list[Path]:
     """Return the files below `base` that one import statement of `path` runs."""
     where = f"{path}:{statement.line}"
     module = statement.module
@@ -195,10 +207,8 @@ def _name(name: str, module: str, folder: Path, base: Path, where: str) -> list[
     if (folder / f"{name}.py").is_file() or (folder / name).is_dir():
         return _module(f"{module}.{name}", base, where)[0]
     init = folder / "__init__.py"
-    if init.is_file():
-        source = _source(init)
-        if name in source.bound or source.open_names:
-            return []
+    if init.is_file() and _binds(init, name):
+        return []
     raise CodeError(
         f"{where}: {module!r} has neither a module nor a name {name!r}; "
         "mend the import or add the file"

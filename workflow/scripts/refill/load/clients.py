@@ -28,24 +28,32 @@ class Clients:
     calls `run` or `pump`.
     """
 
-    def __init__(
-        self, setups: Sequence[Setup], on_rows: Callable[[Sequence[Row]], None]
-    ) -> None:
+    def __init__(self, setups: Sequence[Setup], on_rows: Callable[[Sequence[Row]], None]) -> None:
         self._setups = list(setups)
         self._on_rows = on_rows
         self._messages: queue.SimpleQueue[list[Row] | Done | ClientError] = queue.SimpleQueue()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pipes: list[Pipe] = []
         self._closing = False
+        self._next_tick = time.monotonic()
 
     def __enter__(self) -> Self:
-        for setup in self._setups:
-            self._start(setup)
+        try:
+            for setup in self._setups:
+                self._start(setup)
+            # An empty job each: none is late to the first planned send because it still imports.
+            self.run([Job("start", "closed", -1, (), count=0) for _ in self._setups])
+        except BaseException:
+            self._end()
+            raise
         return self
 
     def __exit__(
         self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
     ) -> None:
+        self._end()
+
+    def _end(self) -> None:
         self._closing = True
         for pipe in self._pipes:
             pipe.close()
@@ -91,7 +99,8 @@ class Clients:
     ) -> list[Done]:
         """Give each client its job (by position) and wait for all of them to end.
 
-        `tick` is called about every `tick_s` seconds meanwhile. What it raises stops the jobs.
+        `tick` is called about every `tick_s` seconds meanwhile, counted on from the last call, so
+        that short jobs in a row are watched too. What it raises ends the clients.
 
         Raises:
             ClientError: a client process ended or failed.
@@ -99,9 +108,8 @@ class Clients:
         for pipe, job in zip(self._pipes, jobs, strict=False):
             pipe.send(job)
         done: list[Done] = []
-        next_tick = time.monotonic() + tick_s
         while len(done) < len(jobs):
-            if (message := self._next(next_tick)) is not None:
+            if (message := self._next(self._next_tick if tick else None)) is not None:
                 if isinstance(message, ClientError):
                     raise message
                 if isinstance(message, Done):
@@ -110,9 +118,9 @@ class Clients:
                     done.append(message)
                 else:
                     self._on_rows(message)
-            if tick is not None and time.monotonic() >= next_tick:
-                next_tick = time.monotonic() + tick_s
+            if tick is not None and time.monotonic() >= self._next_tick:
                 tick()
+                self._next_tick = time.monotonic() + tick_s
         return done
 
     def stop(self) -> None:
@@ -120,8 +128,10 @@ class Clients:
         for pipe in self._pipes:
             pipe.send(None)
 
-    def _next(self, deadline: float) -> list[Row] | Done | ClientError | None:
+    def _next(self, deadline: float | None) -> list[Row] | Done | ClientError | None:
+        """Give the next message, or None when there is none until the deadline."""
         try:
-            return self._messages.get(timeout=max(0.0, deadline - time.monotonic()))
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            return self._messages.get(timeout=left)
         except queue.Empty:
             return None

@@ -31,6 +31,7 @@ class Same:
         self.data = data
 
     def __call__(self, _: int) -> bytes:
+        """Give the bytes."""
         return self.data
 
 

@@ -135,7 +135,9 @@ class Client:
         start = self.now() if job.first is None else job.first
         turns = _Turns(count)
         workers = [
-            threading.Thread(target=self._open_worker, args=(job, self._connection(w), start, turns))
+            threading.Thread(
+                target=self._open_worker, args=(job, self._connection(w), start, turns)
+            )
             for w in range(max(1, min(job.workers, count)))
         ]
         for worker in workers:
@@ -145,9 +147,7 @@ class Client:
         if turns.failure is not None:
             raise turns.failure
 
-    def _open_worker(
-        self, job: Job, connection: Connection, start: float, turns: _Turns
-    ) -> None:
+    def _open_worker(self, job: Job, connection: Connection, start: float, turns: _Turns) -> None:
         """Take the next planned request whenever free; waiting for a turn counts as latency."""
         try:
             for turn in turns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import orjson
@@ -65,7 +66,7 @@ class OptimizerJudge:
             return "an id that was never uploaded"
         if any(not math.isfinite(score) for score in scores):
             return "a score that is not a number"
-        if any((a - b) * self._sign < 0 for a, b in zip(scores, scores[1:], strict=False)):
+        if any((a - b) * self._sign < 0 for a, b in itertools.pairwise(scores)):
             return "scores are not in order"
         if back := self.deleted.intersection(ids):
             return f"deleted point {min(back)} came back"

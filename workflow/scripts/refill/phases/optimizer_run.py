@@ -40,7 +40,7 @@ class Settings:
 
     Attributes:
         optimizers, hnsw: numbers that are set when the collection is made.
-        followup: `{"delete": {"share": x}}`, `{"reconfigure": {"optimizers", "hnsw"}}` with
+        followup: `{"delete": {"points": n}}`, `{"reconfigure": {"optimizers", "hnsw"}}` with
             resolved numbers, or None.
         upload, search, draining, steady: the sections of the config by these names.
         seed: seeds the choice of the points that a follow-up deletes.
@@ -133,8 +133,9 @@ class OptimizerRun:
             self.corpus.dimension, self.corpus.distance, settings.optimizers, settings.hnsw
         )
         self.readback = self.api.settings()
-        self._upload()
+        # Started before the upload, so that the drain is watched from its first moment.
         with self._search_clients() as clients:
+            self._upload()
             self._drain_and_steady(clients, "")
             if settings.followup and self.phases[-1].name == "steady":
                 self._follow_up(clients, settings.followup)
@@ -146,28 +147,24 @@ class OptimizerRun:
         upload, points = self.settings.upload, self.corpus.points
         batch, count = upload["batch"], upload["clients"]
         phase = self._begin("upload")
-        source = UploadSource(
-            self.corpus.folder, batch, self.engine.address, self.api.headers
-        )
+        source = UploadSource(self.corpus.folder, batch, self.engine.address, self.api.headers)
         setups = [
             Setup(n, self.engine.address, source, self.settings.search["timeout_s"], self._origin)
             for n in range(count)
         ]
         firsts = range(0, points, batch)
         per_s = upload["points_per_s"] / batch
-        begin = self.now() + 0.2  # all clients have started by then
-        jobs = []
-        for n in range(count):
-            keys = firsts[n::count]
-            jobs.append(
+        with Clients(setups, self.ledger.add) as clients:
+            phase.start = self.now()
+            jobs = [
                 Job(
                     "upload", "upload", next(self._window), keys, count=len(keys),
-                    per_s=per_s / count, first=begin + (n / per_s if per_s else 0.0),
+                    per_s=per_s / count, first=phase.start + (n / per_s if per_s else 0.0),
                 )
-            )  # fmt: skip
-        with Clients(setups, self.ledger.add) as clients:
-            clients.run(jobs[:0])
-            self._run(clients, [job for job in jobs if job.keys], self._poll_upload)
+                for n in range(count)
+                if (keys := firsts[n::count])
+            ]  # fmt: skip
+            self._run(clients, jobs, self._poll_upload)
         phase.ended_by = self._verify_counts(points, "upload")
         phase.end = self.now()
 
@@ -179,7 +176,7 @@ class OptimizerRun:
         )
 
     def _verify_counts(self, expected: int, phase: str) -> dict[str, Any]:
-        """Wait until the engine holds `expected` points, stored or deferred, and no update waits."""
+        """Wait until the engine holds `expected` points, deferred ones too, and no update waits."""
         limit = self.settings.upload["verify_timeout_s"]
         start = self.now()
         while True:
@@ -210,9 +207,7 @@ class OptimizerRun:
         setup = Setup(0, self.engine.address, source, search["timeout_s"], self._origin)
         return Clients([setup], self.ledger.add)
 
-    def _drain_and_steady(
-        self, clients: Clients, prefix: str, phase: Phase | None = None
-    ) -> None:
+    def _drain_and_steady(self, clients: Clients, prefix: str, phase: Phase | None = None) -> None:
         if self._drain(clients, phase or self._begin(f"{prefix}draining")) == "idle":
             self._steady(clients, self._begin(f"{prefix}steady"))
 
@@ -245,9 +240,7 @@ class OptimizerRun:
         phase.drained_at = drain.end
         phase.outcome = drain.outcome
         phase.ended_by = drain.evidence()
-        self.progress.say(
-            f"{phase.name}: {drain.outcome} after {drain.end - phase.start:.2f} s"
-        )
+        self.progress.say(f"{phase.name}: {drain.outcome} after {drain.end - phase.start:.2f} s")
         return drain.outcome or "stopped"
 
     def _steady(self, clients: Clients, phase: Phase) -> None:
@@ -255,6 +248,7 @@ class OptimizerRun:
         steady, queries = self.settings.steady, len(self._queries)
         slice_size = max(1, round(queries * steady["open_passes"] / steady["passes"]))
         for number in range(steady["passes"]):
+
             def tick(number: int = number) -> None:
                 poll = self._poll(phase.name)
                 self.progress.at(
@@ -275,9 +269,7 @@ class OptimizerRun:
                     tick,
                     steady["poll_s"],
                 )  # fmt: skip
-            closed = Job(
-                phase.name, "closed", next(self._window), self._queries, count=queries
-            )
+            closed = Job(phase.name, "closed", next(self._window), self._queries, count=queries)
             self._run(clients, [closed], tick, steady["poll_s"])
         self._poll(phase.name)
         phase.end = self.now()
@@ -293,7 +285,7 @@ class OptimizerRun:
     def _follow_up(self, clients: Clients, followup: Mapping[str, Any]) -> None:
         phase = self._begin("followup-draining")
         if "delete" in followup:
-            phase.event = self._delete(followup["delete"]["share"])
+            phase.event = self._delete(followup["delete"]["points"])
         else:
             change = followup["reconfigure"]
             optimizers, hnsw = change.get("optimizers", {}), change.get("hnsw", {})
@@ -307,12 +299,11 @@ class OptimizerRun:
         phase.start = self.now()
         self._drain_and_steady(clients, "followup-", phase)
 
-    def _delete(self, share: float) -> dict[str, Any]:
-        """Delete a share of the points, the same ones in every run of this corpus and seed."""
+    def _delete(self, count: int) -> dict[str, Any]:
+        """Delete points drawn by the seed: the same ones in every run of this corpus."""
         points = self.corpus.points
-        chosen = np.random.default_rng(self.settings.seed).choice(
-            points, size=round(points * share), replace=False
-        )
+        rng = np.random.default_rng(self.settings.seed)
+        chosen = rng.choice(points, size=count, replace=False)
         ids = np.sort(chosen).tolist()
         truth = self.judge.truth.without(ids)
         for first in range(0, len(ids), DELETE_BATCH):
@@ -320,7 +311,7 @@ class OptimizerRun:
         self.visible_points = points - len(ids)
         verified = self._verify_counts(self.visible_points, "followup-draining")
         self.judge.truth, self.judge.deleted = truth, frozenset(ids)
-        return {"kind": "delete", "deleted": len(ids), "share": share, "verified": verified}
+        return {"kind": "delete", "deleted": len(ids), "verified": verified}
 
     # ---- helpers
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from refill.engines.description import EngineError
-from refill.engines.qdrant import UNKNOWN, CollectionState
+from refill.engines.qdrant import UNKNOWN_STATE, CollectionState
 from refill.runtimes.process import Resources
 
 PART_EVERY_S = 1.0
@@ -93,7 +93,7 @@ class Polls:
             self._last_answer = time.monotonic()
         except EngineError as failed:
             error = str(failed)
-            state = CollectionState(*[UNKNOWN] * 4, "unknown", "unknown", (), *[UNKNOWN] * 5)
+            state = UNKNOWN_STATE
             if time.monotonic() - self._last_answer > SILENT_LIMIT_S:
                 raise EngineError(
                     f"qdrant has answered no poll for {SILENT_LIMIT_S:g} s: {error}"

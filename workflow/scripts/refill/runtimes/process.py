@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -48,7 +49,8 @@ class ProcessEngine:
         self.description = description
         self.log = folder / f"{description.name}.log"
         self._keep = keep_storage
-        self._place = Place(free_port(), folder / description.name)
+        # Absolute: the engine runs in its own folder.
+        self._place = Place(free_port(), folder.resolve() / description.name)
         self._process: subprocess.Popen[bytes] | None = None
         self.address = Address("127.0.0.1", self._place.port)
 
@@ -171,10 +173,9 @@ class ProcessEngine:
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()
-            try:
-                os.killpg(process.pid, signal.SIGKILL)  # a helper process that stayed behind
-            except ProcessLookupError:
-                pass  # none did
+            # A helper process that stayed behind; none did when there is no such group.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
         if not self._keep:
             shutil.rmtree(self._place.storage, ignore_errors=True)
 

@@ -18,10 +18,14 @@ NOT_MEASURED = "not measured"
 
 @dataclass(frozen=True)
 class Value:
-    """One measured value; `bound` marks a lower bound (a timeout, a drain that hit its limit)."""
+    """One measured value; `bound` marks a lower bound (a timeout, a drain that hit its limit).
+
+    `at_most` marks an upper one: a time that is shorter than what the polls can resolve.
+    """
 
     value: float
     bound: bool = False
+    at_most: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ def noise_floor(values: Sequence[Value], relative: bool) -> Floor:
         return Floor(None, n, relative, f"{n} identical runs, at least 2 are needed")
     if any(v.bound for v in values):
         return Floor(None, n, relative, "one of the identical runs is known as a lower bound only")
+    if any(v.at_most for v in values):
+        return Floor(None, n, relative, "one of the identical runs is too short to be resolved")
     low, high = min(v.value for v in values), max(v.value for v in values)
     if not relative:
         return Floor(high - low, n, relative)
@@ -70,8 +76,8 @@ def judge(
 
     `left` and `right` hold one value a repeat, not averaged. They overlap: undecidable. Else the
     effect is the gap between the closest pair (as a factor or a difference, like the floor), and
-    must exceed the largest of `floors`. A lower bound may only sit on the larger side: what it
-    stands for is larger still.
+    must exceed the largest of `floors`. A lower bound may only sit on the larger side, an upper
+    one on the smaller: what they stand for is further apart still.
     """
     if not left or not right:
         raise ValueError("a verdict needs a value on both sides: say 'not measured' instead")
@@ -87,6 +93,8 @@ def judge(
             continue
         if any(v.bound for v in lower):
             return Verdict(UNDECIDABLE, "the smaller side is known as a lower bound only")
+        if any(v.at_most for v in higher):
+            return Verdict(UNDECIDABLE, "the larger side is too short to be resolved")
         effect = _effect(bottom, top, relative)
         if effect is None:
             return Verdict(UNDECIDABLE, "the smaller side measured 0: no factor can be formed")

@@ -1,0 +1,63 @@
+# The two commands are `make all` and `make test`; everything they need they set up themselves.
+# `make help` lists the rest.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+SNAKEMAKE := $(BIN)/snakemake --cores 1
+# BLAS and Python's output behave the same in every command below.
+export PYTHONUNBUFFERED := 1
+export PYTHONPATH := $(CURDIR)/workflow/scripts
+
+.DEFAULT_GOAL := help
+.PHONY: help all smoke test soak lint bench pin lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+all: $(READY) ## Run everything at the default scale (about 13 minutes): results/report.html
+	$(SNAKEMAKE) all
+
+smoke: $(READY) ## Run everything at a small scale (about 5 minutes): smoke/results/report.html
+	$(SNAKEMAKE) all --configfile config/smoke.yaml --directory smoke
+
+test: $(READY) ## Run the tests
+	$(BIN)/pytest
+
+soak: $(READY) ## Run the long tests too (minutes)
+	$(BIN)/pytest -m soak
+
+lint: $(READY) ## Check form and types, and that all lists of pins agree
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/snakefmt --check workflow
+	$(BIN)/snakemake --lint
+	$(BIN)/mypy workflow/scripts
+	cd images/qdrant-edge && ../../$(BIN)/mypy --config-file ../../pyproject.toml .
+	$(BIN)/python workflow/scripts/check_environment.py
+
+bench: $(READY) ## Measure this project's own speed and memory: results/bench.json
+	$(BIN)/python -m refill.bench --output results/bench.json
+
+pin: $(READY) ## Pin the images' sources as they are now in config/images.yaml
+	$(BIN)/python -m refill.images pin qdrant-edge
+
+lock: $(READY) ## Make requirements.lock anew from pyproject.toml (needs uv)
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
+	  --no-header -o requirements.lock
+
+clean: ## Remove the environment (results stay)
+	rm -rf $(VENV)
+
+# A stamp that is newer than the lock says that the environment is what the lock says.
+$(READY): requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; $(PYTHON) is older or missing." \
+	         "Say which one to use: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+	@$(PYTHON) -m venv --clear $(VENV) || \
+	  { echo "$(PYTHON) cannot make a virtual environment;" \
+	         "on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+	  -r requirements.lock
+	@touch $(READY)

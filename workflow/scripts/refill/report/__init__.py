@@ -1,0 +1,1 @@
+"""Tables, claims and the page, from records, ledgers and polls alone. Knows no engine."""

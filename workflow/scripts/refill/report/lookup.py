@@ -1,0 +1,101 @@
+"""Finding one figure in a record, with the reason when it is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from refill.report import text
+from refill.stats.quantiles import is_lower_bound
+from refill.stats.verdict import Value
+
+LATENCIES = ("p50_ms", "p95_ms", "p99_ms", "max_ms", "mean_ms")
+SHARES = ("recall_mean", "visible_share_min")
+"""Statistics that are compared by difference; all others by factor."""
+
+NOT_MEASURED = "not measured"
+
+
+def phase_of(record: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    """Return the phase `name` of a record, or None where the run did not come to it."""
+    found: Mapping[str, Any] | None = next(
+        (phase for phase in record.get("phases", []) if phase["name"] == name), None
+    )
+    return found
+
+
+def timeout_s(record: Mapping[str, Any]) -> float:
+    """Return the limit at which a request of this run was given up, in seconds."""
+    return float(record["sampler"]["timeout_s"])
+
+
+def status_of(record: Mapping[str, Any]) -> str:
+    """Return what a reader must know first: completed, drain limit, invalid or failed and why."""
+    reasons = "; ".join(record.get("invalid", [])) or "no reason was recorded"
+    if record["outcome"] == "failed":
+        return f"failed: {reasons}"
+    if not record["valid"]:
+        return f"invalid: {reasons}"
+    return "drain limit reached" if record["outcome"] == "drain_limit" else "completed"
+
+
+def drain_text(record: Mapping[str, Any]) -> str:
+    """Return the drain time in seconds as it may be printed, with "≥" or "≤" for a bound."""
+    found = figure(record, "drain_s", None, None)
+    return text.value(found) if isinstance(found, Value) else text.NONE
+
+
+def usable(record: Mapping[str, Any]) -> bool:
+    """Return whether the figures of a record may be shown: it is valid and did not fail."""
+    return bool(record["valid"]) and record["outcome"] != "failed"
+
+
+def figure(
+    record: Mapping[str, Any], statistic: str, phase: str | None, loop: str | None
+) -> Value | str:
+    """Return one figure, or the reason in words why there is none.
+
+    `statistic` is a latency or `recall_mean` (of `loop` in `phase`), `visible_share_min` (of
+    `phase`), `drain_s` (of the first draining) or `upload_s`. A drain shorter than the time
+    between two polls is known as at most that.
+    """
+    name = f"{record['id']} repeat {record['repeat']}"
+    if not usable(record):
+        return f"{name} is {status_of(record)}"
+    if statistic in ("drain_s", "upload_s"):
+        phase = "draining" if statistic == "drain_s" else "upload"
+    block = phase_of(record, phase or "")
+    if block is None:
+        return f"{name} has no phase {phase}"
+    if statistic == "drain_s":
+        if record.get("drain_s") is None:
+            return f"{name} has no drain time"
+        resolved, drain = float(record["sampler"]["draining"]["poll_s"]), float(record["drain_s"])
+        if drain < resolved and block.get("outcome") != "drain_limit":
+            return Value(resolved, at_most=True)
+        return Value(drain, block.get("outcome") == "drain_limit")
+    if statistic == "upload_s":
+        paced = block["upload"].get("paced_at")
+        if paced:
+            return f"the upload of {name} is paced at {paced:,} points/s"
+        return Value(float(block["seconds"]))
+    if statistic == "visible_share_min":
+        share = block.get("visible_share")
+        return Value(float(share["min"])) if share else f"{name} has no visible count in {phase}"
+    stats = block.get(loop or "")
+    if not stats or stats.get(statistic) is None:
+        return f"{name} has no {loop}-loop answer in {phase}"
+    return Value(float(stats[statistic]), is_lower_bound(stats, statistic, timeout_s(record)))
+
+
+def optimizer_seen(record: Mapping[str, Any], phase: str, optimizer: str) -> bool | str:
+    """Return whether `optimizer` was seen running in `phase`, or the reason why none can tell."""
+    name = f"{record['id']} repeat {record['repeat']}"
+    if not usable(record):
+        return f"{name} is {status_of(record)}"
+    block = phase_of(record, phase)
+    if block is None:
+        return f"{name} has no phase {phase}"
+    if not block.get("polls"):
+        return f"{name} was not polled in {phase}"
+    return optimizer in block["optimizers_seen"]

@@ -1,0 +1,142 @@
+"""What the rules ask for: the checked configuration, cut into one plain plan for each job.
+
+A plan is a dict of plain values with sorted keys, given to a rule as its only parameter, so a
+change of anything in it reruns the job. It holds the hash of the job's code and nothing that
+differs between two calls (no time, no temporary path).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from refill import images
+from refill.config import (
+    load_images,
+    load_optimizers,
+    validate,
+)
+from refill.evidence.code import code_hash
+
+FIRST_PRIORITY = 10_000
+SECTIONS = ("upload", "search", "draining", "steady")
+
+
+@contextmanager
+def as_workflow_error() -> Iterator[None]:
+    """Let a configuration error end Snakemake with its own words instead of a traceback."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        from snakemake.exceptions import WorkflowError
+
+        raise WorkflowError(str(error)) from None
+
+
+class Plans:
+    """The configuration of one call of the workflow.
+
+    Args:
+        config: Snakemake's merged config.
+        files: the files it was merged from.
+        project: folder that holds `config` and `workflow`.
+
+    Raises:
+        ConfigError, ImageError: something is wrong in the configuration or with a pinned tree.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], files: Sequence[Path | str], project: Path
+    ) -> None:
+        self.config = validate(config, files, project)
+        self.project = project
+        self._scripts = project / "workflow" / "scripts"
+        self._configurations = load_optimizers(project / "config" / "optimizers.yaml")
+        self._entries = load_images(project / "config" / "images.yaml")
+        image = self.config["qdrant"].get("image")
+        self.images = [image] if image else []
+        for name in self.images:
+            images.check(project, name, self._entries[name])
+        self.corpus_name: str = self.config["corpus"]["name"]
+        optimizers = self.config["optimizers"]
+        self.optimizer_ids: list[str] = list(self._configurations)
+        # All configurations once, then all of them again: neighbours in time are not twins.
+        self.optimizer_runs = [
+            (name, repeat)
+            for repeat in range(1, optimizers["repeats"] + 1)
+            for name in optimizers["runs"]
+        ]
+        self.optimizer_names = list(optimizers["runs"])
+
+    @property
+    def cpus(self) -> int:
+        """CPUs that the engine may use."""
+        given: int = self.config["qdrant"]["cpus"]
+        return given or len(os.sched_getaffinity(0))
+
+    def image(self, name: str) -> dict[str, Any]:
+        """Give the plan of building an image."""
+        return self._plan("build_image.py", name=name, entry=self._entries[name])
+
+    def corpus(self, name: str) -> dict[str, Any]:
+        """Give the plan of preparing a corpus."""
+        corpus = self.config["corpus"]
+        return self._plan(
+            "prepare_corpus.py",
+            name=name,
+            spec=self.config["corpora"][name],
+            points=corpus["points"],
+            queries=corpus["queries"],
+            seed=corpus["seed"],
+        )
+
+    def optimizer(self, name: str, repeat: int) -> dict[str, Any]:
+        """Give the plan of one run of one optimizer configuration."""
+        entry = self._configurations[name]
+        optimizers = self.config["optimizers"]
+        corpus = self.config["corpus"]
+        return self._plan(
+            "run_optimizer.py",
+            id=name,
+            repeat=repeat,
+            group=entry["group"],
+            label=entry["label"],
+            description=entry["description"],
+            scale=self.config["scale"],
+            seed=corpus["seed"],
+            qdrant=self.config["qdrant"],
+            cpus=self.cpus,
+            entry=entry,
+            defaults=optimizers["defaults"],
+            hnsw_defaults=optimizers["hnsw_defaults"],
+            override=optimizers["overrides"].get(name),
+            **{section: optimizers[section] for section in SECTIONS},
+        )
+
+    def optimizer_priority(self, name: str, repeat: int) -> int:
+        """Give a run's priority: unique, falling in the order of the configuration."""
+        if (name, repeat) in self.optimizer_runs:
+            return FIRST_PRIORITY - self.optimizer_runs.index((name, repeat))
+        return 0
+
+    def tables(self) -> dict[str, Any]:
+        """Give the plan of the tables."""
+        claims = self.project / "config" / "claims.yaml"
+        return self._plan("write_tables.py", read=[claims], runs=self.optimizer_runs)
+
+    def manifest(self) -> dict[str, Any]:
+        """Give the plan of the manifest."""
+        return self._plan("write_manifest.py", config=self.config)
+
+    def report(self) -> dict[str, Any]:
+        """Give the plan of the report."""
+        claims = self.project / "config" / "claims.yaml"
+        templates = self._scripts / "refill" / "report" / "templates"
+        return self._plan("write_report.py", read=[claims, templates], runs=self.optimizer_runs)
+
+    def _plan(self, script: str, read: Sequence[Path] = (), **values: Any) -> dict[str, Any]:
+        values["code"] = code_hash(self._scripts / script, self._scripts, read)
+        return dict(sorted(values.items()))

@@ -1,0 +1,15 @@
+"""Write the tables from the records (rule `tables`)."""
+
+from pathlib import Path
+from typing import Any
+
+from refill.config import load_claims
+from refill.edge import logged
+from refill.evidence.records import read_json
+from refill.report.tables import write_tables
+
+if __name__ == "__main__":
+    smk: Any = snakemake  # type: ignore[name-defined]  # noqa: F821 - Snakemake puts it here
+    with logged(smk.log[0]):
+        records = [read_json(Path(path), "refill.optimizer-run/1") for path in smk.input.records]
+        write_tables(records, load_claims(), Path(smk.output.optimizers).parent)
