@@ -39,7 +39,7 @@ class RefusedError(ApiError):
 class Qdrant:
     """Qdrant, through its REST API.
 
-    Every method raises UnavailableError when Qdrant cannot be asked and RefusedError when it says no;
+    Every method raises UnavailableError when Qdrant cannot be asked, RefusedError when it says no;
     those that write raise UnsettledError when it is not known what became of the write.
     """
 
