@@ -65,6 +65,7 @@ class Catalog:
         self.valkey = valkey
         self._scripts = scripts
         self._names: dict[str, tuple[str, str, str, str]] = {}
+        self._lookups: dict[str, tuple[bytes, bytes]] = {}
         self._mappings: dict[str, tuple[str, int, IndexMapping]] = {}
         self.epoch: str | None = None
         self.not_open = "the gateway has not opened the catalog yet"
@@ -79,6 +80,7 @@ class Catalog:
         if found is None:
             if len(self._names) > 10_000:
                 self._names.clear()
+                self._lookups.clear()
             space = self._settings.namespace
             found = self._names[index] = (
                 self.epoch_key,
@@ -133,7 +135,15 @@ class Catalog:
 
         keys = (*self.keys(index), fill)
         arguments = (self.epoch, self._settings.build)
-        self._scripts.send(self.valkey, "lookup", keys, arguments, replied)
+        name = fill.encode()
+        encoded = self._lookups.get(index)
+        if encoded is None:
+            # All but the fill is the same for every lookup in an index: encode it once.
+            whole = self._scripts.by_name["lookup"].command(keys, arguments)
+            head, _, tail = whole.rpartition(b"$%d\r\n%b\r\n" % (len(name), name))
+            encoded = self._lookups[index] = (head, tail)
+        command = b"%b$%d\r\n%b\r\n%b" % (encoded[0], len(name), name, encoded[1])
+        self._scripts.send(self.valkey, "lookup", keys, arguments, replied, command)
 
     async def view(self, index: str) -> View:
         """Look at the state of an index.

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         settings = read()
     except SettingError as error:
-        print(f"gateway: {error}", file=sys.stderr)  # noqa: T201
+        print(f"gateway: {error}", file=sys.stderr)
         return 2
     if options.command != "recover":
         return uvloop.run(serve(settings))

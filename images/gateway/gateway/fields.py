@@ -11,6 +11,7 @@ import math
 import re
 import struct
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from gateway.dates import DEFAULT_FORMATS, read_date, show_date
@@ -47,12 +48,12 @@ class Field:
     formats: tuple[str, ...] = DEFAULT_FORMATS
     multi: bool = False
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The payload key in Qdrant."""
         return f"f.{encode(self.path)}"
 
-    @property
+    @cached_property
     def payload(self) -> str:
         """The name below `f` in the payload."""
         return encode(self.path)

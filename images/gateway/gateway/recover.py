@@ -51,7 +51,7 @@ async def recover(settings: Settings, options: Options) -> int:
             await asyncio.sleep(0.05)
         return await _Recovery(settings, options, catalog, qdrant).run()
     except ApiError as error:
-        print(f"recover: {error.reason}", file=sys.stderr)  # noqa: T201
+        print(f"recover: {error.reason}", file=sys.stderr)
         return 1
     finally:
         await valkey.close()
@@ -86,7 +86,7 @@ class _Recovery:
             _say(f"epoch {epoch or '(none)'}: replaced by {self._catalog.epoch}; restart gateways")
             return True
         if not epoch:
-            print(  # noqa: T201
+            print(
                 "recover: Valkey has no catalog; restore its data set, or begin one with "
                 "--new-epoch",
                 file=sys.stderr,
@@ -178,4 +178,4 @@ class _Recovery:
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)  # noqa: T201
+    print(text, flush=True)

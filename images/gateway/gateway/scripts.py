@@ -54,8 +54,13 @@ class Scripts:
         keys: Sequence[Argument],
         arguments: Sequence[Argument],
         callback: Callback,
+        command: bytes | None = None,
     ) -> None:
-        """Run a script; the callback gets its reply or an exception."""
+        """Run a script; the callback gets its reply or an exception.
+
+        Args:
+            command: the encoded call by hash, where the caller has it at hand.
+        """
         script = self.by_name[name]
 
         def replied(reply: Any) -> None:
@@ -65,7 +70,7 @@ class Scripts:
             else:
                 callback(reply)
 
-        valkey.send(script.command(keys, arguments), replied)
+        valkey.send(command or script.command(keys, arguments), replied)
 
     async def run(
         self, valkey: Valkey, name: str, keys: Sequence[Argument], arguments: Sequence[Argument]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from gateway.paging import Cursor, Pager
 from gateway.qdrant import Json, Qdrant
 from gateway.query import QueryReader, uniform_score
 from gateway.settings import Limits
-from gateway.sorting import SEQUENCE, SortKey, read_sort
+from gateway.sorting import SEQUENCE, SortKey, places, read_sort
 from gateway.source_filter import SourceFilter, read_source, read_source_parameters
 
 _BODY = (
@@ -141,12 +142,18 @@ class Searcher:
     async def search(self, search: Search) -> Json:
         """Answer a search."""
         began = time.monotonic()
-        documents, total, aggregations = await _all(
-            self._page(search), self._total(search), self._aggregations(search)
-        )
+        parts: list[Coroutine[Any, Any, Any]] = []
+        if search.size:
+            parts.append(self._page(search))
+        if search.total:
+            parts.append(self._qdrant.count(self._collection, search.conditions))
+        if search.aggregations is not None:
+            parts.append(self._aggregations(search))
+        found = iter(await _all(parts))
+        documents = next(found) if search.size else []
         hits: Json = {}
-        if total is not None:
-            hits["total"] = {"value": total, "relation": "eq"}
+        if search.total:
+            hits["total"] = {"value": next(found), "relation": "eq"}
         page = documents[search.start : search.start + search.size]
         hits["max_score"] = None if search.sorted or not page else search.score
         hits["hits"] = self._hits(search, documents)
@@ -156,8 +163,8 @@ class Searcher:
             "_shards": _SHARDS,
             "hits": hits,
         }
-        if aggregations is not None:
-            out["aggregations"] = aggregations
+        if search.aggregations is not None:
+            out["aggregations"] = next(found)
         return out
 
     async def count(self, body: Any) -> Json:
@@ -175,8 +182,6 @@ class Searcher:
 
     async def _page(self, search: Search) -> list[Json]:
         """The documents in front of a page, of the page, and the one behind it."""
-        if search.size == 0:
-            return []
         # The one behind tells whether the last hit is tied with the next.
         need = search.start + search.size + 1
         payload = ["id", "seq", *dict.fromkeys(k.payload_key for k in search.keys if k.field)]
@@ -205,25 +210,14 @@ class Searcher:
                 )
             document["src"] = found[document["id"]]
 
-    async def _total(self, search: Search) -> int | None:
-        if not search.total:
-            return None
-        return await self._qdrant.count(self._collection, search.conditions)
-
-    async def _aggregations(self, search: Search) -> Json | None:
-        if search.aggregations is None:
-            return None
+    async def _aggregations(self, search: Search) -> Json:
         aggregator = Aggregator(
             self._qdrant, self._collection, self._reader, self._mapping.get, self._limits
         )
         return await aggregator.compute(search.aggregations, search.conditions)
 
     def _hits(self, search: Search, documents: list[Json]) -> list[Json]:
-        values = [[key.value(document) for key in search.keys] for document in documents]
-        places = [
-            [key.place(value) for key, value in zip(search.keys, row, strict=True)]
-            for row in values
-        ]
+        keys = search.keys
         hits = []
         end = min(search.start + search.size, len(documents))
         for number in range(search.start, end):
@@ -233,9 +227,9 @@ class Searcher:
                 hit["_source"] = search.source.apply(document["src"])
             if search.sorted:
                 hit["_score"] = None
-                shown = [k.shown(v) for k, v in zip(search.keys, values[number], strict=True)]
-                tied = number + 1 < len(documents) and places[number] == places[number + 1]
-                if tied:
+                shown = [key.shown(key.value(document)) for key in keys]
+                after = documents[number + 1] if number + 1 < len(documents) else None
+                if after is not None and places(keys, document) == places(keys, after):
                     # So that it can be a cursor without loss: which of the equals it is.
                     shown.append(SEQUENCE.value(document))
                 hit["sort"] = shown
@@ -243,8 +237,10 @@ class Searcher:
         return hits
 
 
-async def _all(*parts: Any) -> list[Any]:
+async def _all(parts: list[Coroutine[Any, Any, Any]]) -> list[Any]:
     """Do several parts at once; the first error is the whole's."""
+    if len(parts) == 1:
+        return [await parts[0]]
     return await asyncio.gather(*parts)
 
 

@@ -64,7 +64,7 @@ async def serve(settings: Settings) -> int:
     cache.start()
     settler.start()
     port = server.sockets[0].getsockname()[1]
-    print(  # noqa: T201
+    print(
         f"gateway listening on http://{settings.host}:{port} "
         f"(serving {'on' if settings.serving else 'off'}, build {settings.build})",
         flush=True,

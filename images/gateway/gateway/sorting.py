@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from gateway.dates import read_date
@@ -14,6 +15,11 @@ from gateway.qdrant import Json
 
 # What Elasticsearch gives as the sort value of a document without the field.
 _LONG_MAX, _LONG_MIN = 2**63 - 1, -(2**63)
+# Every value is finite.
+_BEHIND, _BEFORE = float("inf"), float("-inf")
+
+# A number, already negated when the key is descending; for a keyword its rank and itself.
+Place = int | float | tuple[int, str]
 
 
 @dataclass(frozen=True)
@@ -35,27 +41,40 @@ class SortKey:
         """The payload key in Qdrant."""
         return "seq" if self.field is None else self.field.key
 
+    @cached_property
+    def numeric(self) -> bool:
+        """Whether its values are numbers; only keywords are not."""
+        return self.field is None or self.field.numeric
+
+    @cached_property
+    def _name(self) -> str | None:
+        return None if self.field is None else self.field.payload
+
     def value(self, payload: Json) -> Value | None:
         """A document's value: the least of several, the greatest when descending; None: none."""
-        if self.field is None:
+        name = self._name
+        if name is None:
             sequence: int = payload["seq"]
             return sequence
-        value: Any = payload.get("f", {}).get(self.field.payload)
+        fields = payload.get("f")
+        value: Any = fields.get(name) if fields else None
         if isinstance(value, list):
             found: Value = max(value) if self.descending else min(value)
             return found
         known: Value | None = value
         return known
 
-    def place(self, value: Value | None) -> tuple[int, Value]:
-        """Where a value stands, to sort by; with `reverse` when the key is descending."""
-        if value is not None:
-            return 1, value
-        if self.missing == "last":
-            return (0, 0) if self.descending else (2, 0)
-        if self.missing == "first":
-            return (2, 0) if self.descending else (0, 0)
-        return 1, self.missing
+    def place(self, value: Value | None) -> Place:
+        """Where a value stands: places compare, ascending for numbers; see `in_order`."""
+        if value is None:
+            if self.missing == "last":
+                return _BEHIND if self.numeric else (0 if self.descending else 2, "")
+            if self.missing == "first":
+                return _BEFORE if self.numeric else (2 if self.descending else 0, "")
+            value = self.missing
+        if isinstance(value, str):
+            return (1, value)
+        return -value if self.descending else value
 
     def shown(self, value: Value | None) -> Value | None:
         """A value as it stands in a hit's `sort`."""
@@ -184,14 +203,23 @@ def _key(path: str, options: Json, mapping: IndexMapping) -> SortKey:
     return SortKey(field, descending, found)
 
 
-def in_order(documents: list[Json], keys: list[SortKey]) -> list[Json]:
+def in_order(documents: list[Json], keys: Sequence[SortKey]) -> list[Json]:
     """Sort payloads by the keys; those that are equal in all stand as they were written."""
+    if all(key.numeric for key in keys):
+        documents.sort(key=lambda payload: (*places(keys, payload), payload["seq"]))
+        return documents
     documents.sort(key=lambda payload: int(payload["seq"]))
     for key in reversed(keys):
-        # Stable, so the keys that were sorted by before stay in order.
-        documents.sort(key=_placer(key), reverse=key.descending)
+        # Stable, so the keys that were sorted by before stay in order. Only strings, which have
+        # no negative, need the reverse.
+        documents.sort(key=_placer(key), reverse=key.descending and not key.numeric)
     return documents
 
 
-def _placer(key: SortKey) -> Callable[[Json], tuple[int, Value]]:
+def places(keys: Sequence[SortKey], payload: Json) -> list[Place]:
+    """Where a document stands in each key."""
+    return [key.place(key.value(payload)) for key in keys]
+
+
+def _placer(key: SortKey) -> Callable[[Json], Any]:
     return lambda payload: key.place(key.value(payload))
