@@ -252,7 +252,7 @@ class Pager:
         places that the scroll is sure of are those up to the furthest place.
         """
         places = [value for value in map(key.value, documents) if value is not None]
-        return min(places) if key.descending else max(places)  # type: ignore[type-var]
+        return min(places) if key.descending else max(places)
 
     def _before(self, key: SortKey, payload: Json, last: Value) -> bool:
         value = key.value(payload)
