@@ -13,7 +13,13 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 EPOCH, BUILD = "e1", "b1"
-EPOCH_KEY, INDEX, CLAIM, WRITERS, INDICES = "t:epoch", "t:index:i", "t:claim:i", "t:writers:i", "t:s"
+EPOCH_KEY, INDEX, CLAIM, WRITERS, INDICES = (
+    "t:epoch",
+    "t:index:i",
+    "t:claim:i",
+    "t:writers:i",
+    "t:s",
+)
 FILL, PREFIX = "t:fill:i:1", "t:fill:"
 PUBLISH = {variant: TREE / "variants" / variant / "gateway" / "lua" for variant in ("old", "new")}
 TTL_MS, GRACE_MS = 60_000, 60_000
@@ -42,9 +48,7 @@ class Scripts:
     def abort(self, token: str) -> Any:
         return self.run("abort", (EPOCH_KEY, CLAIM), (EPOCH, token))
 
-    def admit(
-        self, token: str, count: int = 1, incarnation: str = "c1", version: int = 1
-    ) -> Any:
+    def admit(self, token: str, count: int = 1, incarnation: str = "c1", version: int = 1) -> Any:
         keys = (EPOCH_KEY, INDEX, CLAIM, WRITERS)
         return self.run("admit", keys, (EPOCH, incarnation, version, token, count, "here"))
 
@@ -300,9 +304,7 @@ def test_ephemeral_publication_leaves_no_log_traffic_over_its_whole_life(
     assert scripts.client.info("replication")["master_repl_offset"] == offset
 
 
-def test_what_follows_an_ephemeral_publication_is_durable(
-    scripts: Scripts, server: Valkey
-) -> None:
+def test_what_follows_an_ephemeral_publication_is_durable(scripts: Scripts, server: Valkey) -> None:
     """The flag is per script: neither it, nor an error under it, may leak into later writes."""
     assert scripts.publish()[0] == 1
     before = aof(scripts)

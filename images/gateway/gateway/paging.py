@@ -135,7 +135,9 @@ class Pager:
             limit = need - len(found) + 1
             documents = await self._scroll(behind, key, limit)
             unique = list({payload["seq"]: payload for payload in documents}.values())
-            if len(documents) < limit:
+            # Of a document with equal values Qdrant drops the repeats after it has cut the scroll
+            # to the limit: there a short scroll is no end, only an empty one is.
+            if not documents or (len(documents) < limit and not field.multi):
                 return (found + in_order(unique, self._keys[level:]))[:need]
             # The group of the last value may go on behind this scroll.
             last = key.value(documents[-1]) if not field.multi else self._last(key, documents)
