@@ -84,6 +84,9 @@ class HttpProtocol(asyncio.Protocol):
         self._busy = False
         self._closing = False
         self._reading = True
+        # Bytes that came while a head was incomplete: a line without an end reaches no callback.
+        self._in_head = True
+        self._head_received = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection."""
@@ -109,6 +112,10 @@ class HttpProtocol(asyncio.Protocol):
             self._refuse(
                 ApiError(400, "illegal_argument_exception", f"not an HTTP/1.1 request: {error}")
             )
+        if self._in_head:
+            self._head_received += len(data)
+            if self._head_received > 2 * _HEAD_BYTES:
+                self._head_too_large()
 
     def close(self) -> None:
         """Close after the answer that is under way."""
@@ -121,6 +128,12 @@ class HttpProtocol(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """Begin a request."""
         self._request = Request()
+        self._in_head = True
+        self._head_received = 0
+
+    def on_headers_complete(self) -> None:
+        """End the head."""
+        self._in_head = False
 
     def on_url(self, url: bytes) -> None:
         """Take the target, or a part of it."""
@@ -130,7 +143,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a head line."""
-        self._count_head(len(name) + len(value))
+        self._count_head(len(name) + len(value) + 4)
         name = name.lower()
         request = self._request
         if name == b"accept":
@@ -213,11 +226,12 @@ class HttpProtocol(asyncio.Protocol):
     def _count_head(self, size: int) -> None:
         self._request.head_bytes += size
         if self._request.head_bytes > _HEAD_BYTES:
-            self._refuse(
-                ApiError(
-                    431, "illegal_argument_exception", f"request head beyond {_HEAD_BYTES} bytes"
-                )
-            )
+            self._head_too_large()
+
+    def _head_too_large(self) -> None:
+        self._refuse(
+            ApiError(431, "illegal_argument_exception", f"request head beyond {_HEAD_BYTES} bytes")
+        )
 
     def _too_large(self) -> None:
         self._refuse(
