@@ -252,26 +252,65 @@ def call(
 class Parts:
     """A Valkey, an embedded Qdrant and a gateway."""
 
-    def __init__(self, folder: Path, variant: str = "new", **settings: str) -> None:
+    def __init__(
+        self, folder: Path, variant: str = "new", edge: Edge | None = None, **settings: str
+    ) -> None:
         self.folder = folder
         self.valkey = Valkey(folder)
-        self.edge = Edge(folder)
+        # A running one may be shared: the namespace tells whose collections are whose.
+        self.shared = edge is not None
+        self.edge = edge or Edge(folder)
+        settings.setdefault("NAMESPACE", f"t{secrets.token_hex(4)}" if edge else "refill")
+        self.namespace = settings["NAMESPACE"]
         self.gateway = Gateway(folder, self.valkey, self.edge.port, variant, **settings)
 
     def start(self) -> None:
         self.valkey.start()
-        self.edge.start()
+        if not self.shared:
+            self.edge.start()
         self.gateway.start()
 
     def kill(self) -> None:
-        for part in (self.gateway, self.edge, self.valkey):
-            part.kill()
+        self.gateway.kill()
+        self.valkey.kill()
+        if not self.shared:
+            self.edge.kill()
+
+    def another(self, folder: Path, variant: str = "new", **settings: str) -> Gateway:
+        """A second gateway over the same parts; not started."""
+        settings.setdefault("NAMESPACE", self.namespace)
+        return Gateway(folder, self.valkey, self.edge.port, variant, **settings)
+
+    def collections(self) -> list[str]:
+        """The collections in Qdrant that are of this gateway's namespace."""
+        found = self.edge.call("GET", "/collections")[1]["result"]["collections"]
+        prefix = f"{self.namespace}-"
+        return [entry["name"] for entry in found if entry["name"].startswith(prefix)]
+
+    def keys(self, kind: str) -> list[str]:
+        """The keys of a kind in Valkey."""
+        with self.valkey.client() as client:
+            found: Any = client.keys(f"{self.namespace}:{kind}:*")
+            return [key.decode() for key in found]
 
 
 @contextmanager
-def running(folder: Path, variant: str = "new", **settings: str) -> Iterator[Parts]:
+def edge_running(folder: Path) -> Iterator[Edge]:
+    """An embedded Qdrant for several tests."""
+    edge = Edge(folder)
+    try:
+        edge.start()
+        yield edge
+    finally:
+        edge.kill()
+
+
+@contextmanager
+def running(
+    folder: Path, variant: str = "new", edge: Edge | None = None, **settings: str
+) -> Iterator[Parts]:
     """All parts, running; killed at the end."""
-    parts = Parts(folder, variant, **settings)
+    parts = Parts(folder, variant, edge, **settings)
     try:
         parts.start()
         yield parts

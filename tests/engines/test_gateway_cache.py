@@ -10,7 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines.gateway_server import JSON, Gateway, Parts, assemble, call, running, until
+from engines.gateway_server import (
+    JSON,
+    Edge,
+    Gateway,
+    Parts,
+    assemble,
+    call,
+    edge_running,
+    running,
+    until,
+)
 
 QUERY = {"query": {"range": {"n": {"gte": 3}}}, "sort": [{"n": "desc"}], "size": 5}
 
@@ -25,8 +35,14 @@ def ids(answer: Any) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parts]:
-    with running(tmp_path_factory.mktemp("cache")) as parts:
+def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
+    with edge_running(tmp_path_factory.mktemp("edge")) as edge:
+        yield edge
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory, edge: Edge) -> Iterator[Parts]:
+    with running(tmp_path_factory.mktemp("cache"), edge=edge) as parts:
         fill(parts.gateway)
         yield parts
 
@@ -112,24 +128,27 @@ def test_errors_and_missing_documents_are_not_published(parts: Parts) -> None:
     assert gateway.stats()["fills"] == fills
 
 
-def test_the_cache_needs_no_qdrant_and_says_so_where_it_does(tmp_path: Path) -> None:
-    with running(tmp_path) as parts:
+def test_the_cache_needs_no_qdrant_and_says_so_where_it_does(tmp_path: Path, edge: Edge) -> None:
+    with running(tmp_path, edge=edge) as parts:
         gateway = parts.gateway
         fill(gateway)
         served = gateway.ok("POST", "/i/_search", QUERY)
-        parts.edge.kill()
+        assert parts.edge.stop() == 0
         assert gateway.ok("POST", "/i/_search", QUERY) == served
         status, answer = gateway.call("POST", "/i/_search", {"size": 3})
         assert (status, answer["error"]["reason"]) == (503, "qdrant: cannot connect")
+        parts.edge.start()
 
 
-def test_ephemeral_fills_leave_no_log_traffic_and_durable_ones_their_size(tmp_path: Path) -> None:
-    with running(tmp_path, "old", TTL_S="1") as parts:
+def test_ephemeral_fills_leave_no_log_traffic_and_durable_ones_their_size(
+    tmp_path: Path, edge: Edge
+) -> None:
+    with running(tmp_path, "old", edge=edge, TTL_S="1") as parts:
         for variant in ("old", "new"):
             gateway = parts.gateway
             if variant == "new":
                 assert gateway.stop() == 0
-                gateway = Gateway(tmp_path, parts.valkey, parts.edge.port, "new", TTL_S="1")
+                gateway = parts.another(tmp_path, "new", TTL_S="1")
                 gateway.start()
             try:
                 if variant == "old":
@@ -152,8 +171,8 @@ def test_ephemeral_fills_leave_no_log_traffic_and_durable_ones_their_size(tmp_pa
                     gateway.kill()
 
 
-def test_fills_of_an_earlier_gateway_are_swept_too(tmp_path: Path) -> None:
-    with running(tmp_path, TTL_S="1", TTL_GRACE_S="4") as parts:
+def test_fills_of_an_earlier_gateway_are_swept_too(tmp_path: Path, edge: Edge) -> None:
+    with running(tmp_path, edge=edge, TTL_S="1", TTL_GRACE_S="4") as parts:
         gateway = parts.gateway
         fill(gateway)
         for number in range(10):
@@ -164,23 +183,23 @@ def test_fills_of_an_earlier_gateway_are_swept_too(tmp_path: Path) -> None:
         until("fills swept", lambda: gateway.stats()["swept"] == 10)
         assert parts.valkey.aof_bytes() == before
         with parts.valkey.client() as client:
-            assert client.keys("refill:fill:*") == []
+            assert client.keys(f"{parts.namespace}:fill:*") == []
 
 
-def test_another_build_or_configuration_does_not_serve_it(tmp_path: Path) -> None:
-    with running(tmp_path) as parts:
+def test_another_build_or_configuration_does_not_serve_it(tmp_path: Path, edge: Edge) -> None:
+    with running(tmp_path, edge=edge) as parts:
         gateway = parts.gateway
         fill(gateway)
         gateway.ok("POST", "/i/_search", QUERY)
         for settings in ({"BUILD": "other"}, {"MAX_TERMS": "7"}):
-            other = Gateway(tmp_path, parts.valkey, parts.edge.port, **settings)
+            other = parts.another(tmp_path, **settings)
             try:
                 other.start()
                 other.ok("POST", "/i/_search", QUERY)
                 assert other.stats()["misses_by_reason"] == {"build": 1}
             finally:
                 other.kill()
-        old = Gateway(tmp_path, parts.valkey, parts.edge.port, "old")
+        old = parts.another(tmp_path, "old")
         try:
             old.start()
             assert old.stats()["build"] != gateway.stats()["build"]
@@ -188,8 +207,8 @@ def test_another_build_or_configuration_does_not_serve_it(tmp_path: Path) -> Non
             old.kill()
 
 
-def test_serving_off_asks_qdrant_every_time(tmp_path: Path) -> None:
-    with running(tmp_path, SERVING="off") as parts:
+def test_serving_off_asks_qdrant_every_time(tmp_path: Path, edge: Edge) -> None:
+    with running(tmp_path, edge=edge, SERVING="off") as parts:
         gateway = parts.gateway
         fill(gateway)
         for _ in range(3):
@@ -198,11 +217,11 @@ def test_serving_off_asks_qdrant_every_time(tmp_path: Path) -> None:
         assert (stats["serving"], stats["bypassed"]) == (False, 3)
         assert (stats["hits"], stats["misses"], stats["fills"]) == (0, 0, 0)
         with parts.valkey.client() as client:
-            assert client.keys("refill:fill:*") == []
+            assert client.keys(f"{parts.namespace}:fill:*") == []
 
 
-def test_a_response_beyond_the_bound_is_not_published(tmp_path: Path) -> None:
-    with running(tmp_path, MAX_ENTRY_BYTES="500") as parts:
+def test_a_response_beyond_the_bound_is_not_published(tmp_path: Path, edge: Edge) -> None:
+    with running(tmp_path, edge=edge, MAX_ENTRY_BYTES="500") as parts:
         gateway = parts.gateway
         fill(gateway)
         for _ in range(2):
@@ -212,8 +231,8 @@ def test_a_response_beyond_the_bound_is_not_published(tmp_path: Path) -> None:
         assert stats["rejected_by_reason"] == {"too_large": 2}
 
 
-def test_an_entry_is_served_for_its_time_only(tmp_path: Path) -> None:
-    with running(tmp_path, TTL_S="0.05") as parts:
+def test_an_entry_is_served_for_its_time_only(tmp_path: Path, edge: Edge) -> None:
+    with running(tmp_path, edge=edge, TTL_S="0.05") as parts:
         gateway = parts.gateway
         fill(gateway)
 
@@ -224,8 +243,8 @@ def test_an_entry_is_served_for_its_time_only(tmp_path: Path) -> None:
         until("an expired entry", expired)
 
 
-def test_a_full_valkey_costs_the_cache_alone(tmp_path: Path) -> None:
-    with running(tmp_path) as parts:
+def test_a_full_valkey_costs_the_cache_alone(tmp_path: Path, edge: Edge) -> None:
+    with running(tmp_path, edge=edge) as parts:
         gateway = parts.gateway
         fill(gateway)
         with parts.valkey.client() as client:
@@ -239,8 +258,8 @@ def test_a_full_valkey_costs_the_cache_alone(tmp_path: Path) -> None:
         assert ids(gateway.ok("POST", "/i/_search", QUERY))[0] == "x"
 
 
-def test_an_opaque_id_comes_back_and_is_logged(tmp_path: Path) -> None:
-    with running(tmp_path, LOG_REQUESTS="on") as parts:
+def test_an_opaque_id_comes_back_and_is_logged(tmp_path: Path, edge: Edge) -> None:
+    with running(tmp_path, edge=edge, LOG_REQUESTS="on") as parts:
         fill(parts.gateway)
         import http.client
 
@@ -255,8 +274,8 @@ def test_an_opaque_id_comes_back_and_is_logged(tmp_path: Path) -> None:
         assert parts.valkey.password not in parts.gateway.log.read_text()
 
 
-def test_the_archive_runs_as_the_folder_does(tmp_path: Path) -> None:
-    with running(tmp_path) as parts:
+def test_the_archive_runs_as_the_folder_does(tmp_path: Path, edge: Edge) -> None:
+    with running(tmp_path, edge=edge) as parts:
         fill(parts.gateway)
         tree = assemble(tmp_path / "zipped", "new")
         archive = tmp_path / "gateway.pyz"
@@ -283,7 +302,7 @@ def test_help_names_the_commands(tmp_path: Path) -> None:
 
 
 def test_listening_on_a_taken_port_is_an_error(parts: Parts, tmp_path: Path) -> None:
-    other = Gateway(tmp_path, parts.valkey, parts.edge.port)
+    other = parts.another(tmp_path)
     other.environment["REFILL_GATEWAY_PORT"] = str(parts.gateway.port)
     other.run([sys.executable, str(other.tree)], other.environment)
     assert other.process is not None

@@ -105,7 +105,8 @@ def refused(gateway: Gateway, body: Any, path: str = "/i/_search", status: int =
         ({"query": {"exists": {"field": "k*"}}}, "wildcard"),
         ({"query": {"ids": {"values": [{}]}}}, "failed to parse field [values]"),
         ({"query": {"bool": {"what": []}}}, "does not support [what]"),
-        ({"query": {"bool": {"should": [], "minimum_should_match": "75%"}}}, "minimum_should_match"),
+        ({"query": {"bool": {"should": [], "minimum_should_match": "75%"}}},
+         "minimum_should_match"),
         ({"query": {"bool": {"should": [{"term": {"k": "a"}}, {"term": {"k": "b"}}]}}},
          "ranking by relevance"),
         ({"sort": "nowhere"}, "No mapping found for [nowhere]"),
@@ -132,9 +133,9 @@ def refused(gateway: Gateway, body: Any, path: str = "/i/_search", status: int =
         ({"track_total_hits": "all"}, "track_total_hits"),
         *[
             ({"aggs": {"a": {name: {"field": "i"}}}}, f"[{name} aggregation] is not supported")
-            for name in ("avg", "sum", "cardinality", "date_histogram", "percentiles", "composite")
+            for name in ("avg", "sum", "cardinality", "date_histogram", "percentiles")
         ],
-        ({"aggs": {"a": {"terms": {"field": "i", "missing": 1}}}}, "terms aggregation with missing"),
+        ({"aggs": {"a": {"terms": {"field": "i", "missing": 1}}}}, "aggregation with missing"),
         ({"aggs": {"a": {"terms": {"field": "k", "include": "a.*"}}}}, "with include"),
         ({"aggs": {"a": {"terms": {"field": "x"}}}}, "terms aggregation on the double field"),
         ({"aggs": {"a": {"terms": {"field": "t"}}}}, "cannot be aggregated"),

@@ -259,8 +259,9 @@ class Valkey:
         return reply
 
     def _on_lost(self) -> None:
-        self._ready = False
-        self.reason = "valkey: the connection was lost"
+        if self._ready:
+            self._ready = False
+            self.reason = "valkey: the connection was lost"
         self._lost.set()
 
     async def _keep_connected(self) -> None:
