@@ -91,6 +91,10 @@ class Documents:
         async with self._locks.of(index).exclusive():
             for _ in range(_ROUNDS):
                 view = await self._catalog.view(index)
+                if view.writers:
+                    # Of another gateway, dead or alive, or of this one with an unknown outcome:
+                    # what Qdrant has taken of them must not be applied over this write.
+                    await self._qdrant.barrier(view.incarnation)
                 try:
                     mapping = await self._catalog.mapping(index, view)
                     plan = _Plan(index, view.incarnation, mapping, self._limits)
