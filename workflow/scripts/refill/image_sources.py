@@ -162,17 +162,12 @@ def _kept_by_git(project: Path, tree: str) -> set[str] | None:
 def _from_git(project: Path, git: Mapping[str, Any]) -> Source:
     revision, where = git["revision"], _shown_repository(git)
     with _repository(project, git) as folder:
-        wanted = ("--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-        try:
-            commit = _git(where, folder, "rev-parse", *wanted).decode().strip()
-        except ImageError:
-            raise ImageError(
-                f"{where}: has no revision {revision!r}: mend `git.revision` in {IMAGES}"
-            ) from None
-        tree = f"{commit}:{git['path']}" if git.get("path") else commit
-        # Without a user's own ideas of line ends and attributes.
-        plain = ("-c", "core.autocrlf=false", "-c", f"core.attributesFile={os.devnull}")
-        data = _git(where, folder, *plain, "archive", "--format=tar", tree)
+        commit = _resolved(where, folder, f"{revision}^{{commit}}", f"no revision {revision!r}")
+        tree = commit
+        if path := git.get("path"):
+            what = f"no folder {path!r} in {revision}"
+            tree = _resolved(where, folder, f"{commit}:{path}", what)
+        data = _git(where, folder, "archive", "--format=tar", tree)
     files: dict[str, bytes] = {}
     links: list[str] = []
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
@@ -186,6 +181,14 @@ def _from_git(project: Path, git: Mapping[str, Any]) -> Source:
             files[member.name] = stream.read()
     _check_found(where, files, links)
     return Source(dict(sorted(files.items())), {}, commit)
+
+
+def _resolved(where: str, folder: Path, name: str, otherwise: str) -> str:
+    wanted = ("--verify", "--quiet", "--end-of-options", name)
+    try:
+        return _git(where, folder, "rev-parse", *wanted).decode().strip()
+    except ImageError:
+        raise ImageError(f"{where}: has {otherwise}: mend its image in {IMAGES}") from None
 
 
 @contextmanager
@@ -222,9 +225,11 @@ def _shown_repository(git: Mapping[str, Any]) -> str:
 
 def _git(where: str, folder: Path, *arguments: str) -> bytes:
     environment = {name: value for name, value in os.environ.items() if name not in _GIT_OWN}
+    # Without a user's own ideas of line ends and attributes.
+    plain = ("-c", "core.autocrlf=false", "-c", f"core.attributesFile={os.devnull}")
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *arguments],
+            ["git", "-C", str(folder), *plain, *arguments],
             env=environment | {"GIT_TERMINAL_PROMPT": "0"},
             stdin=subprocess.DEVNULL,
             capture_output=True,

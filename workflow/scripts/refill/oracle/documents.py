@@ -28,6 +28,8 @@ NOTHING = float("nan")
 MAX_BODY_BYTES = 1 << 20
 # A wrong answer is shown so far: where it differs, the request, what is right, what came.
 PART_BYTES = 480
+# A value within such a part.
+VALUE_BYTES = 160
 DEFAULT_SIZE = 10
 
 
@@ -145,7 +147,8 @@ class DocumentOracle:
         if name == "term":
             return column.equal(value)
         if name == "terms" and isinstance(value, list):
-            return reduce(np.logical_or, (column.equal(v) for v in value), ~column.present & False)
+            none = np.zeros(self._documents.count, np.bool_)
+            return reduce(np.logical_or, (column.equal(v) for v in value), none)
         if name == "range" and isinstance(value, dict):
             return column.within(value)
         raise OracleError(f"the oracle does not know the query {name!r} of this form")
@@ -179,7 +182,7 @@ class DocumentOracle:
             "found": True,
             "_source": self._documents.sources[row],
         }
-        return Expected(answer, 1, _text(self._documents.sources[row]))
+        return Expected(answer, 1, _summary(self._documents.sources[row]))
 
     def _search(self, body: Json) -> Expected:
         known = {"query", "sort", "size", "search_after", "track_total_hits", "aggs"}
@@ -210,7 +213,7 @@ class DocumentOracle:
             summary["aggregations"] = answer["aggregations"] = {
                 name: self._aggregation(part, matching) for name, part in body["aggs"].items()
             }
-        return Expected(answer, len(hits) if hits else -1, _text(summary))
+        return Expected(answer, len(hits) if hits else -1, _summary(summary))
 
     def _hit(self, order: bytes, row: int, values: list[Any]) -> Json:
         # A hit is the same in every answer of one sort; thousands of answers share them.
@@ -390,14 +393,18 @@ def _detail(problem: str, request: Asked, body: bytes) -> str:
     return " | ".join(name + _cut(text) for name, text in parts.items())
 
 
-def _cut(text: str) -> str:
+def _cut(text: str, most: int = PART_BYTES) -> str:
     data = text.encode(errors="replace")
-    if len(data) <= PART_BYTES:
+    if len(data) <= most:
         return text
-    return data[: PART_BYTES - 3].decode(errors="ignore") + "..."
+    return data[: most - 3].decode(errors="ignore") + "..."
 
 
 def _text(value: Any) -> str:
+    return _cut(orjson.dumps(value).decode(), VALUE_BYTES)
+
+
+def _summary(value: Json) -> str:
     return _cut(orjson.dumps(value).decode())
 
 
