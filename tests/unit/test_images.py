@@ -163,7 +163,9 @@ def test_two_builds_are_the_same_bytes_and_run(
     records = []
     for path in paths:
         records.append(
-            images.build(project, "first", entries(project), path, path.with_suffix(".json"), "code")
+            images.build(
+                project, "first", entries(project), path, path.with_suffix(".json"), "code"
+            )
         )
         # Times, modes and the order of the directory must not reach the archive.
         for file in (project / "images/first").rglob("*.py"):

@@ -80,17 +80,19 @@ class Asked(Protocol):
         ...
 
 
+def _is_whole(value: Any, least: int = 0) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
 def _whole(least: int) -> Some:
-    return Some(
-        f"a whole number from {least}",
-        lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least,
-    )
+    return Some(f"a whole number from {least}", lambda value: _is_whole(value, least))
 
 
 def _is_shards(value: Any) -> bool:
     if not isinstance(value, dict) or value.keys() != {"total", "successful", "skipped", "failed"}:
         return False
-    return bool(value["total"] == value["successful"] and value["failed"] == 0)
+    counted = all(_is_whole(count) for count in value.values())
+    return counted and value["total"] == value["successful"] and value["failed"] == 0
 
 
 COUNT = _whole(0)
