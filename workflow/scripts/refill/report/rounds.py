@@ -55,6 +55,9 @@ class Expected:
     profiles: Sequence[str]
 
 
+NO_ROUNDS = Expected({"warm": (), "cold": ()}, (), (), ())
+
+
 @dataclass(frozen=True)
 class CellKey:
     """What names one row of the table."""
