@@ -158,6 +158,7 @@ def test_pages_behind_cursors_lose_and_repeat_nothing(oracle: DocumentOracle, se
     after: Json = {}
     while page := oracle.page(body | {"size": 37} | after):
         seen += [row for row, _ in page]
+        assert len(seen) <= len(whole)
         after = {"search_after": page[-1][1]}
     assert seen == whole
 
@@ -345,6 +346,14 @@ def test_any_body_is_judged_in_bounded_words(asked: list[Any], body: bytes) -> N
             verdict = judge(request, http, body)
             assert verdict.status == ("wrong" if http == 200 else "error")
             assert 0 < len(verdict.detail.encode()) <= 2000
+
+
+def test_more_bytes_than_any_answer_has_are_wrong_unread(asked: list[Any]) -> None:
+    answer = json.dumps(right(asked[0].expected.answer)).encode()
+    assert judge(asked[0], 200, answer + b" " * 1000).status == "ok"
+    verdict = judge(asked[0], 200, answer + b" " * (1 << 20))
+    assert verdict.status == "wrong"
+    assert verdict.detail.startswith(f"{len(answer) + (1 << 20)} bytes, no answer here has more")
 
 
 def test_a_status_other_than_200_is_an_error(asked: list[Any]) -> None:
