@@ -16,7 +16,6 @@ from refill.load.wire import Address, Connection, prepare
 from refill.operations import Request, RequestSet, load_operations
 from refill.oracle.documents import DocumentOracle, Expected, judge
 
-
 INDEX = "flights"
 
 

@@ -57,7 +57,7 @@ def matches(row: Json, query: Json) -> bool:
     if name == "term":
         return bool(have == value)
     if name == "terms":
-        return have in value
+        return bool(have in value)
     bounds = {
         key: datetime.fromisoformat(v).timestamp() * 1000 if isinstance(v, str) else v
         for key, v in value.items()
