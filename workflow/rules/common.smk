@@ -9,7 +9,7 @@ PROJECT = Path(workflow.basedir).parent
 # Appended, so that nothing of this project can shadow an installed package.
 sys.path.append(str(SCRIPTS))
 
-from refill.workflow import Plans, as_workflow_error
+from refill.workflow import BEFORE_ALL_MEASUREMENTS, Plans, as_workflow_error
 
 
 configfile: str(PROJECT / "config" / "config.yaml")

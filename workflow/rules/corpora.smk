@@ -9,13 +9,14 @@ rule corpus:
         "results/logs/corpora/{corpus}.log",
     wildcard_constraints:
         corpus=one_of(PLANS.vector_corpora),
+    priority: BEFORE_ALL_MEASUREMENTS
+    conda:
+        "../../environment.yml"
     threads: all_cores
     resources:
         machine=1,
     params:
         plan=lambda w: PLANS.corpus(w.corpus),
-    conda:
-        "../../environment.yml"
     script:
         "../scripts/prepare_corpus.py"
 
@@ -28,10 +29,11 @@ rule documents:
         "results/logs/corpora/{corpus}.log",
     wildcard_constraints:
         corpus=one_of(PLANS.document_corpora),
-    params:
-        plan=lambda w: PLANS.documents(w.corpus),
+    priority: BEFORE_ALL_MEASUREMENTS
     conda:
         "../../environment.yml"
+    params:
+        plan=lambda w: PLANS.documents(w.corpus),
     script:
         "../scripts/prepare_documents.py"
 

@@ -34,10 +34,10 @@ rule tables:
     log:
         "results/logs/tables.log",
     localrule: True
-    params:
-        plan=PLANS.tables(),
     conda:
         "../../environment.yml"
+    params:
+        plan=PLANS.tables(),
     script:
         "../scripts/write_tables.py"
 
@@ -54,10 +54,10 @@ rule manifest:
     log:
         "results/logs/manifest.log",
     localrule: True
-    params:
-        plan=PLANS.manifest(),
     conda:
         "../../environment.yml"
+    params:
+        plan=PLANS.manifest(),
     script:
         "../scripts/write_manifest.py"
 
@@ -77,9 +77,9 @@ rule report:
     log:
         "results/logs/report.log",
     localrule: True
-    params:
-        plan=PLANS.report(),
     conda:
         "../../environment.yml"
+    params:
+        plan=PLANS.report(),
     script:
         "../scripts/write_report.py"

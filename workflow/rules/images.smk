@@ -6,11 +6,12 @@ rule image:
         "results/logs/images/{image}.log",
     wildcard_constraints:
         image="|".join(PLANS.images) or "none",
+    priority: BEFORE_ALL_MEASUREMENTS
     localrule: True
-    params:
-        plan=lambda w: PLANS.image(w.image),
     conda:
         "../../environment.yml"
+    params:
+        plan=lambda w: PLANS.image(w.image),
     script:
         "../scripts/build_image.py"
 

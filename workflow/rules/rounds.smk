@@ -23,13 +23,13 @@ rule round_on:
         image="old|new",
         n="[12]",
     priority: lambda w: PLANS.round_priority("on-main", w.image, int(w.n))
+    conda:
+        "../../environment.yml"
     threads: all_cores
     resources:
         machine=1,
     params:
         plan=lambda w: PLANS.round("on-main", w.image, int(w.n)),
-    conda:
-        "../../environment.yml"
     script:
         "../scripts/run_round.py"
 

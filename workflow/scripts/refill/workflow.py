@@ -27,6 +27,8 @@ from refill.phases.round_plan import plain
 
 FIRST_PRIORITY = 10_000
 FIRST_ROUND = 20_000
+# Nothing is built or fetched between two measurements.
+BEFORE_ALL_MEASUREMENTS = 30_000
 # A drift of the machine during a profile meets both images alike.
 ABBA = (("old", 1), ("new", 1), ("new", 2), ("old", 2))
 SECTIONS = ("upload", "search", "draining", "steady")

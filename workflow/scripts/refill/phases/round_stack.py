@@ -104,18 +104,17 @@ class GatewayStack:
 
     def _start(self) -> None:
         parts = self._parts
-        password = valkey.new_password()
+        # What can be refused is refused before anything runs.
         binary = valkey.find_binary(parts.valkey["binary"])
-        key = qdrant.api_key(parts.qdrant["api_key_env"])
+        image = read_json(parts.gateway_image, "refill.image/1")
+        archive = _archive(parts.root, image)
+        password, key = valkey.new_password(), qdrant.api_key(parts.qdrant["api_key_env"])
         limit = parts.valkey["start_timeout_s"]
         self._valkey = self._run("valkey", valkey.server(binary, password, limit))
         self._qdrant = self._qdrant_engine()
         backends = gateway.Backends(self._valkey.address, password, self._qdrant.address, key)
-        image = read_json(parts.gateway_image, "refill.image/1")
         settings = {**parts.gateway, "namespace": parts.namespace}
-        described = gateway.archive(
-            _archive(parts.root, image), image["id"], backends, parts.serving, settings
-        )
+        described = gateway.archive(archive, image["id"], backends, parts.serving, settings)
         self._gateway = self._run("gateway", described)
         self.address: Address = self._gateway.address
         self.api = gateway.Api(self.address)

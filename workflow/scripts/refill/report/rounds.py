@@ -36,6 +36,10 @@ AOF_COLUMNS = (
     "aof_after_bytes", "growth_bytes", "bytes_per_fill", "rewritten", "replication_offset",
     "published_growth_bytes", "scale",
 )  # fmt: skip
+_WHOLE = (
+    "responses", "fills", "aof_before_bytes", "aof_after_bytes", "growth_bytes",
+    "replication_offset", "published_growth_bytes",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,8 @@ def rounds_table(
             row |= {f"published_{image}_{name}": pair[image] for image in IMAGES}
             row[f"published_{name.removesuffix('_ms')}_ratio"] = pair["new"] / pair["old"]
         rows.append(row)
-    return pd.DataFrame(rows).reindex(columns=list(ROUND_COLUMNS))
+    table = pd.DataFrame(rows).reindex(columns=list(ROUND_COLUMNS))
+    return table.astype(dict.fromkeys(("old_trials", "new_trials", "responses"), "Int64"))
 
 
 def published_of(published: Mapping[str, Any], key: CellKey) -> dict[str, Mapping[str, float]]:
@@ -233,7 +238,9 @@ def aof_table(
                     growth = published["aof_growth_bytes"][_published_name(profile, cell)]
                     row["published_growth_bytes"] = growth[image][n - 1]
                     rows.append(row | _aof_row(mine, cell, profile, expected))
-    return pd.DataFrame(rows).reindex(columns=list(AOF_COLUMNS))
+    table = pd.DataFrame(rows).reindex(columns=list(AOF_COLUMNS))
+    # Whole numbers stay whole beside rows that have none.
+    return table.astype(dict.fromkeys(_WHOLE, "Int64"))
 
 
 def _published_name(profile: str, cell: str) -> str:
@@ -277,8 +284,7 @@ def write_tables(
     }
     paths = {name: folder / f"{name}.csv" for name in tables}
     for name, table in tables.items():
-        # Sizes are whole numbers of seven digits and more: nothing of them is rounded away.
-        table.to_csv(paths[name], index=False, lineterminator="\n", float_format="%.9g")
+        table.to_csv(paths[name], index=False, lineterminator="\n", float_format="%.6g")
     return paths
 
 

@@ -123,7 +123,7 @@ def _cell_tables(table: pd.DataFrame) -> list[Table]:
                         "new / old", "hit ratio",
                     ],
                     rows,
-                    [f"{reason}." for reason in dict.fromkeys(reasons)],
+                    [f"{reason.capitalize()}." for reason in dict.fromkeys(reasons)],
                 )
             )  # fmt: skip
     return tables
