@@ -122,6 +122,7 @@ def plan(profile: str, image: str, n: int = 1, **over: Any) -> dict[str, Any]:
         "serving": profile == "on-main",
         "scale": "test",
         "seed": 1,
+        "engines": ["gateway"],
         "operations": plain(load_operations()),
         "counts": COUNTS,
         "warm_up": 6,

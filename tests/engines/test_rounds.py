@@ -149,7 +149,7 @@ def test_a_killed_part_gives_an_invalid_record_that_says_so(
     def kill() -> None:
         child(words).send_signal(signal.SIGKILL)
 
-    progress = Watcher("warm, filtered-page, 3 clients", kill)
+    progress = Watcher("warm, filtered-page, gateway, 3 clients", kill)
     record = measure(plan("on-main", "new"), files(root, "on-main", "new", 2), progress)
     assert progress.acted
     assert record["outcome"] == "failed"
@@ -184,7 +184,7 @@ def test_one_wrong_response_makes_the_trial_invalid_and_is_shown(root: Path) -> 
         assert not answer["errors"]
         api.close()
 
-    progress = Watcher("warm, page-after-cursor, 3 clients", change)
+    progress = Watcher("warm, page-after-cursor, gateway, 3 clients", change)
     record = measure(plan("on-main", "new"), files(root, "on-main", "new", 3), progress)
     assert progress.acted
     assert record["outcome"] == "completed"

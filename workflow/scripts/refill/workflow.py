@@ -125,7 +125,7 @@ class Plans:
     def round(self, profile: str, image: str, n: int) -> dict[str, Any]:
         """Give the plan of one round."""
         rounds = self.config["rounds"]
-        kept = ("seed", "warm_up", "timeout_s", "trial_limit_s", "valkey", "gateway")
+        kept = ("seed", "engines", "warm_up", "timeout_s", "trial_limit_s", "valkey", "gateway")
         return self._plan(
             "run_round.py",
             profile=profile,

@@ -83,8 +83,8 @@ def measure(plan: Mapping[str, Any], files: Files, progress: Progress) -> dict[s
     """Measure one round and write its record, ledger, raw profiles and resources.
 
     Args:
-        plan: `profile`, `image`, `n`, `serving`, `scale`, `seed`, `operations`, `counts`,
-            `warm_up`, `timeout_s`, `trial_limit_s`, `qdrant`, `valkey`, `gateway`, `cpus` and
+        plan: `profile`, `image`, `n`, `serving`, `scale`, `seed`, `engines`, `operations`,
+            `counts`, `warm_up`, `timeout_s`, `trial_limit_s`, `qdrant`, `valkey`, `gateway`, `cpus` and
             `code`, all from the config.
         files: what is read and written.
         progress: where the round says how far it is.
@@ -230,7 +230,7 @@ def _write(
 
 def _settings(plan: Mapping[str, Any], operations: Operations) -> Settings:
     return Settings(
-        cells(operations, plan["serving"]),
+        cells(operations, plan["engines"], plan["serving"]),
         operations.counts["trials"],
         plan["warm_up"],
         plan["timeout_s"],

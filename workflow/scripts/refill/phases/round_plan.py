@@ -11,8 +11,9 @@ from refill.operations.catalog import Operation, Operations
 
 @dataclass(frozen=True)
 class Cell:
-    """One operation at one number of clients, in one of the profiles `warm` and `cold`."""
+    """One operation of one engine at one number of clients, `warm` or `cold` (its profile)."""
 
+    engine: str
     profile: str
     operation: str
     title: str
@@ -23,7 +24,7 @@ class Cell:
     def name(self) -> str:
         """Its name in messages."""
         clients = "client" if self.clients == 1 else "clients"
-        return f"{self.profile}, {self.operation}, {self.clients} {clients}"
+        return f"{self.profile}, {self.operation}, {self.engine}, {self.clients} {clients}"
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,12 @@ class Settings:
     trial_limit_s: float
 
 
-def cells(operations: Operations, serving: bool) -> tuple[Cell, ...]:
+def cells(operations: Operations, engines: Sequence[str], serving: bool) -> tuple[Cell, ...]:
     """Give the cells of a round: the warm ones first, if the cache serves, then the cold ones.
 
     Args:
         operations: what is measured, with the counts that hold.
+        engines: the engines that are measured.
         serving: whether the cache serves in this round.
     """
     counts = operations.counts
@@ -57,8 +59,9 @@ def cells(operations: Operations, serving: bool) -> tuple[Cell, ...]:
     measured = [(o, warm) for o in operations.warm] if serving else []
     measured.append((operations.cold, cold))
     return tuple(
-        Cell(operation.cache, operation.id, operation.title, clients, requests)
+        Cell(engine, operation.cache, operation.id, operation.title, clients, requests)
         for operation, requests in measured
+        for engine in engines
         for clients in counts["clients"]
     )
 

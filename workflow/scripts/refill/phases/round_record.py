@@ -49,7 +49,7 @@ def cell_figures(
             invalid.append(f"{len(blocks)} of {settings.trials} trials were run")
         figures.append(
             {
-                "engine": "gateway",
+                "engine": cell.engine,
                 "profile": cell.profile,
                 "operation": cell.operation,
                 "title": cell.title,
@@ -234,7 +234,8 @@ def judged(
         listed = ", ".join(f"{n} {status}" for status, n in bad.items())
         invalid.append(f"warm-up: {listed}")
     for cell in cells:
-        where = f"{cell['profile']}, {cell['operation']}, {cell['clients']} clients"
+        where = f"{cell['profile']}, {cell['operation']}, {cell['engine']}, {cell['clients']} "
+        where += "client" if cell["clients"] == 1 else "clients"
         invalid += [f"{where}, {why}" for why in cell["invalid"]]
     known = {why for cell in cells for t in cell["trials"] for why in t["invalid"]}
     invalid += [why for why in conserved["violations"] if why not in known]
