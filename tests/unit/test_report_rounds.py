@@ -47,7 +47,7 @@ def make_record(profile: str, image: str, n: int) -> dict[str, Any]:
                         "invalid": [],
                         "wrong": [],
                         "hit_ratio": 1.0 if kind == "warm" else 0.0,
-                        "stats": {"n": 200, "p50_ms": base + t + 10 * n, "p95_ms": base * 10},
+                        "stats": {"n": 200, "p50_ms": base + t * t + 10 * n, "p95_ms": base * 10},
                     }
                     for t in (1, 2, 3)
                 ],
@@ -127,11 +127,11 @@ def test_a_cell_has_medians_of_six_trials_their_extremes_and_ratios(
     records: list[dict[str, Any]],
 ) -> None:
     found = cold(rounds_table(records, EXPECTED, PUBLISHED))
-    # The trials' p50 are 4 + 11, 12, 13, 21, 22, 23 of old, 2 + the same of new.
-    assert found["old_p50_ms"] == pytest.approx((17 + 25) / 2)
-    assert found["new_p50_ms"] == pytest.approx((15 + 23) / 2)
-    assert (found["old_p50_low_ms"], found["old_p50_high_ms"]) == (15, 27)
-    assert found["p50_ratio"] == pytest.approx(19 / 21)
+    # The trials' p50 are 4 + 11, 14, 19, 21, 24, 29 of old, 2 + the same of new.
+    assert found["old_p50_ms"] == pytest.approx((23 + 25) / 2)
+    assert found["new_p50_ms"] == pytest.approx((21 + 23) / 2)
+    assert (found["old_p50_low_ms"], found["old_p50_high_ms"]) == (15, 33)
+    assert found["p50_ratio"] == pytest.approx(22 / 24)
     assert found["p95_ratio"] == pytest.approx(0.5)
     assert (found["old_trials"], found["new_trials"], found["responses"]) == (6, 6, 2400)
     assert found["hit_ratio"] == 0.0
