@@ -34,7 +34,8 @@ lint: $(READY) ## Check form and types, and that all lists of pins agree
 	$(BIN)/snakefmt --check workflow
 	$(BIN)/snakemake --lint
 	$(BIN)/mypy workflow/scripts
-	cd images/qdrant-edge && ../../$(BIN)/mypy --config-file ../../pyproject.toml .
+	cd images/qdrant-edge && ../../$(BIN)/mypy --config-file ../../pyproject.toml \
+	  --cache-dir ../../.mypy_cache .
 	$(BIN)/python workflow/scripts/check_environment.py
 
 bench: $(READY) ## Measure this project's own speed and memory: results/bench.json

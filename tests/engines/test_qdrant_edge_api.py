@@ -10,6 +10,7 @@ import urllib.request
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, date, datetime
 from typing import Any
 from uuid import UUID
 
@@ -91,7 +92,7 @@ def points(server: EdgeServer, client: QdrantClient) -> dict[int, dict[str, Any]
         ],
     )
     gone = list(range(1, 200, 10))
-    client.delete("read", gone)
+    client.delete("read", models.PointIdsList(points=list(gone)))
     for n in gone:
         del content[n]
     server.wait_green("read")
@@ -135,7 +136,9 @@ FILTERS: dict[str, tuple[models.Filter, Any]] = {
             must=[
                 models.FieldCondition(
                     key="at",
-                    range=models.DatetimeRange(gt="2026-01-03T00:00:00Z", lte="2026-01-09"),
+                    range=models.DatetimeRange(
+                        gt=datetime(2026, 1, 3, tzinfo=UTC), lte=date(2026, 1, 9)
+                    ),
                 )
             ]
         ),
@@ -247,9 +250,12 @@ def test_both_upsert_forms_and_both_kinds_of_ids(client: QdrantClient) -> None:
     client.create_collection(
         "forms", {"v": models.VectorParams(size=2, distance=models.Distance.DOT)}
     )
-    client.upsert("forms", [models.PointStruct(id=uuid, vector={"v": [1, 2]}, payload={"a": 1})])
     client.upsert(
-        "forms", models.Batch(ids=[7, 8], vectors={"v": [[3, 4], [5, 6]]}, payloads=[{}, {"a": 2}])
+        "forms", [models.PointStruct(id=uuid, vector={"v": [1.0, 2.0]}, payload={"a": 1})]
+    )
+    client.upsert(
+        "forms",
+        models.Batch(ids=[7, 8], vectors={"v": [[3.0, 4.0], [5.0, 6.0]]}, payloads=[{}, {"a": 2}]),
     )
     found = client.retrieve("forms", [8, uuid, 99, 7], with_vectors=True)
     assert [(r.id, r.payload, r.vector) for r in found] == [
@@ -258,13 +264,16 @@ def test_both_upsert_forms_and_both_kinds_of_ids(client: QdrantClient) -> None:
         (7, {}, {"v": [3, 4]}),
     ]
     # Numbers come before UUIDs, and one point under two spellings is one point.
-    client.upsert("forms", [models.PointStruct(id=UUID(uuid).hex, vector={"v": [0, 1]})])
+    client.upsert("forms", [models.PointStruct(id=UUID(uuid).hex, vector={"v": [0.0, 1.0]})])
     records, _ = client.scroll("forms")
     assert [record.id for record in records] == [7, 8, uuid]
     # The last of several points with one id counts.
     client.upsert(
         "forms",
-        [models.PointStruct(id=7, vector={"v": [n, n]}, payload={"a": n}) for n in (1, 2, 3)],
+        [
+            models.PointStruct(id=7, vector={"v": [float(n), 1.0]}, payload={"a": n})
+            for n in (1, 2, 3)
+        ],
     )
     assert client.retrieve("forms", [7])[0].payload == {"a": 3}
 
@@ -344,7 +353,9 @@ def test_batch_answers_like_single_searches(client: QdrantClient, points: dict[i
             with_payload=bool(request.with_payload),
         )
         assert answer.points == single.points
-    assert [hit.payload for hit in answers[0].points] == [points[h.id] for h in answers[0].points]
+    assert [hit.payload for hit in answers[0].points] == [
+        points[int(h.id)] for h in answers[0].points
+    ]
 
 
 def test_payload_selectors(client: QdrantClient, points: dict[int, Any]) -> None:
@@ -356,7 +367,7 @@ def test_payload_selectors(client: QdrantClient, points: dict[int, Any]) -> None
         (False, set()),
     ):
         hit = client.query_points("read", query, limit=1, with_payload=selector).points[0]
-        keys = set(points[hit.id]) - {"parts", "at"} if expected is None else expected
+        keys = set(points[int(hit.id)]) - {"parts", "at"} if expected is None else expected
         assert set(hit.payload or {}) == keys
 
 
@@ -473,7 +484,7 @@ def test_payload_changes_reach_points_in_every_layer(
     model[4] = {}
     found, _ = client.scroll("change", limit=1000, with_vectors=True)
     assert {record.id: record.payload for record in found} == model
-    assert np.allclose([record.vector for record in found], data)
+    assert np.allclose(np.array([record.vector for record in found]), data)
     assert client.count("change", models.Filter(must=[match(a=9)])).count == 3
 
 
@@ -482,9 +493,12 @@ def test_vectors_of_points_can_be_replaced_and_deleted(client: QdrantClient) -> 
     client.create_collection("vectors", {"one": params, "two": params})
     client.upsert(
         "vectors",
-        [models.PointStruct(id=n, vector={"one": [n, 1], "two": [1, n]}) for n in range(5)],
+        [
+            models.PointStruct(id=n, vector={"one": [float(n), 1.0], "two": [1.0, float(n)]})
+            for n in range(5)
+        ],
     )
-    client.update_vectors("vectors", [models.PointVectors(id=3, vector={"one": [9, 9]})])
+    client.update_vectors("vectors", [models.PointVectors(id=3, vector={"one": [9.0, 9.0]})])
     client.delete_vectors("vectors", ["two"], points=[4])
     found = client.retrieve("vectors", [3, 4], with_vectors=True)
     assert [record.vector for record in found] == [{"one": [9, 9], "two": [1, 3]}, {"one": [4, 1]}]
@@ -529,9 +543,13 @@ def test_an_index_can_be_added_to_and_removed_from_old_layers(
             payloads=[{"k": n % 3, "t": f"word{n % 5} other"} for n in range(300)],
         ),
     )
-    client.create_payload_index("index", "k", models.IntegerIndexParams(type="integer", range=True))
     client.create_payload_index(
-        "index", "t", models.TextIndexParams(type="text", tokenizer=models.TokenizerType.WORD)
+        "index", "k", models.IntegerIndexParams(type=models.IntegerIndexType.INTEGER, range=True)
+    )
+    client.create_payload_index(
+        "index",
+        "t",
+        models.TextIndexParams(type=models.TextIndexType.TEXT, tokenizer=models.TokenizerType.WORD),
     )
     server.wait_green("index")
     schema = client.get_collection("index").payload_schema
@@ -572,7 +590,7 @@ def test_sparse_multi_and_quantized_vectors(server: EdgeServer, client: QdrantCl
             models.PointStruct(
                 id=n,
                 vector={
-                    "multi": [[n, 0], [0, 1]],
+                    "multi": [[float(n), 0.0], [0.0, 1.0]],
                     "small": data[n].tolist(),
                     "sparse": models.SparseVector(indices=[n % 50, 100], values=[n, 1.0]),
                 },

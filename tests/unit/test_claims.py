@@ -4,7 +4,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
-from refill.report.claims import check_claims, claims_table, identical_runs
+from refill.config.claims import check as check_claims
+from refill.report.claims import claims_table, identical_runs
 from report_fixture import SHAPES, make_run
 
 ROOT = Path(__file__).parents[2]

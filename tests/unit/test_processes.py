@@ -10,7 +10,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-
 from refill.phases.lock import machine_lock
 from refill.processes import StoppedError, Watch, module_environment
 
@@ -56,15 +55,20 @@ def test_a_run_notices_that_its_parent_is_gone() -> None:
 
 
 def test_a_second_signal_does_not_break_the_clean_up() -> None:
-    cleaned = False
-    with pytest.raises(StoppedError), Watch([psutil.Process()]):
-        try:
-            os.kill(os.getpid(), signal.SIGTERM)
-            signal.pause()
-        finally:
-            os.kill(os.getpid(), signal.SIGTERM)
-            os.kill(os.getpid(), signal.SIGINT)
-            cleaned = True
+    cleaned = []
+
+    def run() -> None:
+        with Watch([psutil.Process()]):
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                signal.pause()
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), signal.SIGINT)
+                cleaned.append(True)
+
+    with pytest.raises(StoppedError):
+        run()
     assert cleaned
 
 

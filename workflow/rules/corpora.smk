@@ -7,13 +7,13 @@ rule corpus:
         "results/corpora/{corpus}/truth_scores.npy",
     log:
         "results/logs/corpora/{corpus}.log",
+    conda:
+        "../../environment.yml"
     threads: all_cores
     resources:
         machine=1,
     params:
         plan=lambda w: PLANS.corpus(w.corpus),
-    conda:
-        "../../environment.yml"
     script:
         "../scripts/prepare_corpus.py"
 

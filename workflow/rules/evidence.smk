@@ -10,7 +10,11 @@ rule tables:
             category="Tables",
             caption="../report/optimizers_table.rst",
         ),
-        phases="results/tables/optimizer_phases.csv",
+        phases=report(
+            "results/tables/optimizer_phases.csv",
+            category="Tables",
+            caption="../report/phases_table.rst",
+        ),
         claims=report(
             "results/tables/claims.csv",
             category="Tables",
@@ -19,10 +23,10 @@ rule tables:
     log:
         "results/logs/tables.log",
     localrule: True
-    params:
-        plan=PLANS.tables(),
     conda:
         "../../environment.yml"
+    params:
+        plan=PLANS.tables(),
     script:
         "../scripts/write_tables.py"
 
@@ -38,10 +42,10 @@ rule manifest:
     log:
         "results/logs/manifest.log",
     localrule: True
-    params:
-        plan=PLANS.manifest(),
     conda:
         "../../environment.yml"
+    params:
+        plan=PLANS.manifest(),
     script:
         "../scripts/write_manifest.py"
 
@@ -60,9 +64,9 @@ rule report:
     log:
         "results/logs/report.log",
     localrule: True
-    params:
-        plan=PLANS.report(),
     conda:
         "../../environment.yml"
+    params:
+        plan=PLANS.report(),
     script:
         "../scripts/write_report.py"

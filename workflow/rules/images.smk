@@ -7,10 +7,10 @@ rule image:
     wildcard_constraints:
         image="|".join(PLANS.images) or "none",
     localrule: True
-    params:
-        plan=lambda w: PLANS.image(w.image),
     conda:
         "../../environment.yml"
+    params:
+        plan=lambda w: PLANS.image(w.image),
     script:
         "../scripts/build_image.py"
 

@@ -20,13 +20,13 @@ rule optimizer:
         id="|".join(PLANS.optimizer_ids),
         repeat=r"[1-9][0-9]*",
     priority: lambda w: PLANS.optimizer_priority(w.id, int(w.repeat))
+    conda:
+        "../../environment.yml"
     threads: all_cores
     resources:
         machine=1,
     params:
         plan=lambda w: PLANS.optimizer(w.id, int(w.repeat)),
-    conda:
-        "../../environment.yml"
     script:
         "../scripts/run_optimizer.py"
 

@@ -60,9 +60,12 @@ class Collection:
         apply: Callable[[], Awaitable[None]],
         wait: bool,
         timeout: float | None,
+        size: int,
         adds_points: bool = True,
     ) -> Json:
         """Queue a write operation; the result object of Qdrant's update requests.
+
+        `size` is that of the request's body in bytes.
 
         With `wait`, `prevent_unoptimized` and an operation that adds or changes points, returns
         when no point that is stored now is hidden any more, or after `timeout` seconds with the
@@ -70,7 +73,7 @@ class Collection:
         """
         try:
             async with asyncio.timeout(timeout if wait else None):
-                number = await self.updates.submit(apply, wait)
+                number = await self.updates.submit(apply, wait, size)
                 if wait and adds_points and self.stack.config.prevent_unoptimized:
                     for unit in [unit for unit in self.stack.sealed if unit.deferrable]:
                         await unit.absorbed.wait()
@@ -91,7 +94,7 @@ class Collection:
         """
         if ids is None:
             assert condition is not None
-            ids = self.stack.matching(condition)
+            ids = await self.stack.matching(condition)
         else:
             present = self.stack.present(ids)
             for wanted in ids:
@@ -194,7 +197,7 @@ class Collection:
             await asyncio.sleep(self.stack.config.optimizers["flush_interval_sec"])
             if any(layer.dirty for layer in self.stack.all()):
                 try:
-                    await self.stack.write_back()
+                    await self.stack.write_back(self.stack.all())
                     async with self.stack.lock:
                         await self.stack.flush()
                 except Exception:

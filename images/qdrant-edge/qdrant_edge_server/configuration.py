@@ -57,6 +57,7 @@ _CREATE_FIELDS = (
     "strict_mode_config",
     "metadata",
 )
+LEAST_UNIT = 64
 _ELEMENT_BYTES = {"float16": 2, "uint8": 1}
 
 
@@ -124,7 +125,10 @@ class CollectionConfig:
 
     def sealing_size(self) -> int | None:
         """Points after which the active segment is sealed: the indexing threshold or the maximum
-        segment size (both in KB of vectors), whichever comes first. None: never."""
+        segment size (both in KB of vectors), whichever comes first. None: never.
+
+        At least `LEAST_UNIT`: a threshold of a few vectors would make a shard of each few points.
+        """
         if self.bytes_per_point == 0:
             return None
         limits = [
@@ -136,10 +140,13 @@ class CollectionConfig:
             )
             if kilobytes
         ]
-        return -(-min(limits) // self.bytes_per_point) if limits else None
+        return max(-(-min(limits) // self.bytes_per_point), LEAST_UNIT) if limits else None
 
-    def edge_config(self) -> edge.EdgeConfig:
-        """The wheel's form. Without a WAL: a second process must be able to open a clone."""
+    def edge_config(self, search_threads: int | None = None) -> edge.EdgeConfig:
+        """The wheel's form; `search_threads` None leaves their number to the wheel.
+
+        Without a WAL: a second process must be able to open a clone.
+        """
         optimizers = self.optimizers
         id_tracker = self.params.get("id_tracker") or {}
         payload = self.params.get("payload") or {}
@@ -162,6 +169,7 @@ class CollectionConfig:
                 max_segment_size=optimizers["max_segment_size"],
                 indexing_threshold=optimizers["indexing_threshold"],
             ),
+            max_search_threads=search_threads,
             wal_enabled=False,
         )
 

@@ -24,13 +24,15 @@ class Layer:
     """One shard of a collection and what the front knows about it.
 
     `total` counts the points ever placed in it (deleted ones included). `absorbed` is set when
-    the unit has become part of the base. `dirty` means: changed since its last flush.
+    the unit has become part of the base. Since the last flush, `dirty`: changed at all,
+    `has_deletes`: points were deleted.
     """
 
     directory: Path
     shard: edge.EdgeShard
     total: int = 0
     dirty: bool = False
+    has_deletes: bool = False
     deferrable: bool = False
     segments: dict[str, int] = field(default_factory=dict)
     absorbed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -43,7 +45,7 @@ class Layer:
         """Make the layer durable, if it changed."""
         if self.dirty:
             self.shard.flush()
-            self.dirty = False
+            self.dirty = self.has_deletes = False
 
     def upsert(self, points: list[edge.Point]) -> None:
         """Insert or overwrite points of this layer."""
@@ -59,16 +61,17 @@ class Layer:
             return False
         self.shard.update(edge.UpdateOperation.delete_points(ids))
         deleted = self.points() != before
-        self.dirty = self.dirty or deleted
+        if deleted:
+            self.dirty = self.has_deletes = True
         return deleted
 
-    def ids(self, matching: edge.Filter | None = None) -> list[PointId]:
-        """The ids of all live points, or of those that match."""
+    def ids(self) -> list[PointId]:
+        """The ids of all live points."""
         points = self.points()
         if points == 0:
             return []
         records, _ = self.shard.scroll(
-            edge.ScrollRequest(limit=points, filter=matching, with_payload=False, with_vector=False)
+            edge.ScrollRequest(limit=points, with_payload=False, with_vector=False)
         )
         return [record.id for record in records]
 

@@ -27,7 +27,10 @@ _QUIET_SECONDS = 0.25
 _BURST_SECONDS = 5.0
 # A run of the planner over the base that has not come back after this long is building a segment.
 _PLANNING_SECONDS = 0.5
-_RETRY_SECONDS = 5.0
+# Pauses before another try: after the process ended (longer each time, up to this), and after it
+# reported an error and a write or a new configuration followed.
+_LONGEST_RESTART_SECONDS = 5.0
+_RETRY_SECONDS = 1.0
 _KEPT_RECORDS = 1024
 
 
@@ -270,7 +273,7 @@ class Optimizations:
             directory = stack.new_directory("base")
             try:
                 points = await _unbroken(self._clone(job, directory))
-                await self._process.start()
+                await _unbroken(self._process.start())
                 job.check()
                 answer = await self._process.run(directory, stack.config)
                 job.steps = answer["seconds"]
@@ -298,7 +301,8 @@ class Optimizations:
                     await asyncio.to_thread(cloning.remove, directory)
 
     async def _clone(self, job: Job, directory: Path) -> int:
-        await self._stack.write_back()
+        if job.unit is not None:
+            await self._stack.write_back([job.unit])
         async with self._stack.lock:
             job.check()
             return await self._stack.clone_for_job(job.unit, directory)
@@ -315,7 +319,7 @@ class Optimizations:
         log.error("optimization of %r: %s", self._stack.manifest.name, error)
         if isinstance(error, OptimizerEndedError):
             # Killed from outside: start again, but not in a busy loop if it dies every time.
-            await asyncio.sleep(min(0.05 * 2 ** min(self._failures, 7), _RETRY_SECONDS))
+            await asyncio.sleep(min(0.05 * 2 ** min(self._failures, 7), _LONGEST_RESTART_SECONDS))
             return
         # The same input would fail again: wait for a write or a new configuration, as Qdrant does.
         self.error = str(error)

@@ -190,7 +190,7 @@ class Router:
             found = ids
             if found is None:
                 assert condition is not None
-                found = collection.stack.matching(condition)
+                found = await collection.stack.matching(condition)
             await collection.stack.delete(found)
 
         return self._update(request, collection, apply, adds_points=False)
@@ -275,7 +275,9 @@ class Router:
         wait = values.get("wait", "false")
         if wait not in ("true", "false"):
             raise ApiError(400, f"Format error in query: wait `{wait}` is not true or false")
-        result = await collection.update(apply, wait == "true", _timeout(values), adds_points)
+        result = await collection.update(
+            apply, wait == "true", _timeout(values), len(request.body), adds_points
+        )
         return success(result, request.started)
 
     # Reads

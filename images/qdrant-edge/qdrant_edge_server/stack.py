@@ -29,8 +29,13 @@ from .payload_index import create_operation
 
 log = logging.getLogger(__name__)
 
+# Ids read from a layer at once.
+_PAGE = 4096
 # Points applied before other requests get their turn: a few milliseconds of work.
 STEP = 256
+# The active shard and a sealed unit are one segment: more threads have nothing to do, and each
+# of a long queue of units would have its own.
+_UNIT_THREADS = 1
 
 
 class LayerStack:
@@ -61,7 +66,7 @@ class LayerStack:
     def create(cls, directory: Path, name: str, config: CollectionConfig) -> LayerStack:
         """A new collection in the new directory `directory`. It exists once its manifest does."""
         manifest = Manifest(name=name, config=config.as_json(), active="active-0")
-        active = layers.create(directory / manifest.active, config.edge_config())
+        active = layers.create(directory / manifest.active, config.edge_config(_UNIT_THREADS))
         manifest.write(directory)
         return cls(directory, manifest, active, [], None)
 
@@ -72,14 +77,16 @@ class LayerStack:
         for entry in directory.iterdir():
             if entry.is_dir() and entry.name not in manifest.directories():
                 cloning.remove(entry)
-        config = CollectionConfig.from_json(manifest.config).edge_config()
-        active = layers.load(directory / manifest.active, config)
+        config = CollectionConfig.from_json(manifest.config)
+        active = layers.load(directory / manifest.active, config.edge_config(_UNIT_THREADS))
         sealed = []
         for unit in manifest.sealed:
-            layer = layers.load(directory / unit.directory, config)
+            layer = layers.load(directory / unit.directory, config.edge_config(_UNIT_THREADS))
             layer.deferrable = unit.deferrable
             sealed.append(layer)
-        base = None if manifest.base is None else layers.load(directory / manifest.base, config)
+        base = None
+        if manifest.base is not None:
+            base = layers.load(directory / manifest.base, config.edge_config())
         stack = cls(directory, manifest, active, sealed, base)
         if not manifest.clean:
             stack._repair()
@@ -158,9 +165,25 @@ class LayerStack:
             for record in layer.shard.retrieve(ids, with_payload=False, with_vector=False)
         }
 
-    def matching(self, condition: edge.Filter) -> list[PointId]:
-        """The ids of all points that match, hidden ones included."""
-        return [found for layer in self.all() for found in layer.ids(condition)]
+    async def matching(self, condition: edge.Filter) -> list[PointId]:
+        """The ids of all points that match, hidden ones included. Called under the lock."""
+        found: list[PointId] = []
+        for layer in self.all():
+            offset: PointId | None = None
+            while layer.points():
+                page = edge.ScrollRequest(
+                    offset=offset,
+                    limit=_PAGE,
+                    filter=condition,
+                    with_payload=False,
+                    with_vector=False,
+                )
+                records, offset = layer.shard.scroll(page)
+                found.extend(record.id for record in records)
+                await asyncio.sleep(0)
+                if offset is None:
+                    break
+        return found
 
     def room(self) -> int | None:
         """Points that the active shard takes before it is sealed; None: no limit."""
@@ -171,7 +194,7 @@ class LayerStack:
         """Make the active shard a sealed unit and start a new one."""
         directory = self.new_directory("active")
         await asyncio.to_thread(cloning.copy_empty, self._template, directory)
-        active = layers.load(directory, self.config.edge_config())
+        active = layers.load(directory, self.config.edge_config(_UNIT_THREADS))
         await self.write_manifest(
             active=directory.name,
             sealed=[Sealed(self.manifest.active, deferrable), *self.manifest.sealed],
@@ -185,18 +208,21 @@ class LayerStack:
 
     async def flush(self) -> None:
         """Make every applied write durable, newest layer first, one layer at a time."""
-        await self.write_back()
-        for layer in self.all():
+        await self._flush_layers(self.all())
+
+    async def _flush_layers(self, wanted: list[Layer]) -> None:
+        await self.write_back(wanted)
+        for layer in wanted:
             layer.flush()
             await asyncio.sleep(0)
 
-    async def write_back(self) -> None:
+    async def write_back(self, wanted: list[Layer]) -> None:
         """Have the kernel write what it holds of changed layers, in a thread.
 
         It makes nothing durable that counts, and spares the flush, which holds up everything
         else, most of the waiting for the disk. Callers that can do so before they take the lock.
         """
-        changed = [layer.directory for layer in self.all() if layer.dirty]
+        changed = [layer.directory for layer in wanted if layer.dirty]
         if changed:
             await asyncio.to_thread(cloning.write_back, changed)
 
@@ -252,8 +278,12 @@ class LayerStack:
 
         From here on deletes in these layers are kept for the swap, until `end_job`.
         """
-        await self.flush()
-        sources = [layer for layer in (self.base, unit) if layer is not None]
+        sources = [layer for layer in (unit, self.base) if layer is not None]
+        if any(layer.has_deletes for layer in sources):
+            await self.flush()
+        else:
+            # No point can have a newer copy that must be durable first.
+            await self._flush_layers(sources)
         await asyncio.to_thread(cloning.clone, [layer.directory for layer in sources], directory)
         self._job_layers = frozenset(sources)
         self._deleted_meanwhile = []
@@ -282,10 +312,11 @@ class LayerStack:
             base.delete(self._deleted_meanwhile[position : position + STEP * 4])
             await asyncio.sleep(0)
         replaced = [layer for layer in (self.base, unit) if layer is not None]
-        # Deletes that were durable in the replaced layers must be durable in the new one before
-        # the manifest names it, and newer layers go first.
-        await self.flush()
-        base.flush()
+        if base.has_deletes:
+            # Deletes that were durable in the replaced layers must be durable in the new one
+            # before the manifest names it, and newer layers go first.
+            await self.flush()
+            base.flush()
         # Should the write fail, it may have taken effect all the same.
         self._may_be_named.add(directory)
         await self.write_manifest(base=directory.name, sealed=self._sealed_without(unit))

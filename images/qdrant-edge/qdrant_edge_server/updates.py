@@ -13,9 +13,10 @@ from .stack import LayerStack
 
 log = logging.getLogger(__name__)
 
-# Operations that may wait before the next request is made to wait itself. Their points are in
-# memory, and not durable.
+# Operations, and bytes of their request bodies, that may wait before the next request is made to
+# wait itself. Their points are in memory, and not durable.
 CAPACITY = 64
+CAPACITY_BYTES = 64 * 1024 * 1024
 
 
 @dataclass
@@ -23,6 +24,7 @@ class _Operation:
     apply: Callable[[], Awaitable[None]]
     done: asyncio.Future[None]
     waited_for: bool
+    size: int
 
 
 class UpdateQueue:
@@ -36,6 +38,7 @@ class UpdateQueue:
         self._room = asyncio.Event()
         self._room.set()
         self._busy = False
+        self._size = 0
         self._number = 0
         self._task = asyncio.create_task(self._work(), name="update queue")
 
@@ -49,8 +52,10 @@ class UpdateQueue:
         """The number of the newest operation."""
         return self._number
 
-    async def submit(self, apply: Callable[[], Awaitable[None]], wait: bool) -> int:
+    async def submit(self, apply: Callable[[], Awaitable[None]], wait: bool, size: int) -> int:
         """Queue an operation; with `wait`, return when it is applied. Returns its number.
+
+        `size` is that of its request's body in bytes.
 
         Raises ApiError if the operation failed and is waited for. One that is not waited for
         is logged when it fails, as in Qdrant.
@@ -60,9 +65,9 @@ class UpdateQueue:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._number += 1
         number = self._number
-        self._waiting.append(_Operation(apply, done, wait))
-        if len(self._waiting) >= CAPACITY:
-            self._room.clear()
+        self._waiting.append(_Operation(apply, done, wait, size))
+        self._size += size
+        self._set_room()
         self._arrived.set()
         if wait:
             # The operation is applied even if the client goes away.
@@ -90,8 +95,8 @@ class UpdateQueue:
                 await self._arrived.wait()
             self._busy = True
             operation = self._waiting.popleft()
-            if len(self._waiting) < CAPACITY:
-                self._room.set()
+            self._size -= operation.size
+            self._set_room()
             try:
                 async with self._stack.lock:
                     await operation.apply()
@@ -102,6 +107,12 @@ class UpdateQueue:
             finally:
                 self._busy = False
             self._applied()
+
+    def _set_room(self) -> None:
+        if len(self._waiting) >= CAPACITY or self._size >= CAPACITY_BYTES:
+            self._room.clear()
+        else:
+            self._room.set()
 
     def _report(self, operation: _Operation, error: Exception) -> None:
         if not isinstance(error, ApiError):

@@ -15,6 +15,7 @@ from typing import Any
 
 from refill import images
 from refill.config import (
+    load_claims,
     load_images,
     load_optimizers,
     validate,
@@ -56,6 +57,7 @@ class Plans:
         self._scripts = project / "workflow" / "scripts"
         self._configurations = load_optimizers(project / "config" / "optimizers.yaml")
         self._entries = load_images(project / "config" / "images.yaml")
+        load_claims(project / "config" / "claims.yaml")
         image = self.config["qdrant"].get("image")
         self.images = [image] if image else []
         for name in self.images:

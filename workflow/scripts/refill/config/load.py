@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from refill.config import schemas
+from refill.config.claims import check as check_claims
 from refill.config.errors import ConfigError, Problem, Where, key_text, nearest
 from refill.config.optimizers import resolve_optimizers
 from refill.config.paths import PROJECT, shown
@@ -69,7 +71,10 @@ def load_images(path: Path = PROJECT / "config/images.yaml") -> dict[str, dict[s
 
 def load_claims(path: Path = PROJECT / "config/claims.yaml") -> dict[str, Any]:
     """Return the published claims. Raises ConfigError as `validate`."""
-    return _load_checked(path, "claims.schema.yaml")
+    value = _load_checked(path, "claims.schema.yaml")
+    if problems := check_claims(value):
+        raise ConfigError([f"{shown(path)}: {problem}" for problem in problems])
+    return value
 
 
 def merge(into: dict[str, Any], other: Mapping[str, Any]) -> None:
@@ -120,6 +125,9 @@ def _check_engine(config: Mapping[str, Any], project: Path) -> list[Problem]:
             return [Problem(("qdrant", "image"), text + ", ".join(known))]
     if given == ["url"]:
         return _check_url(qdrant["url"])
+    if given == ["binary"] and not os.access(qdrant["binary"], os.X_OK):
+        text = f"{qdrant['binary']} is no program that can be started: give the path of a Qdrant "
+        return [Problem(("qdrant", "binary"), text + "server, relative to the working folder")]
     return []
 
 

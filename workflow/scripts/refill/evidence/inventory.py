@@ -18,6 +18,8 @@ WRITTEN_LATER = (
     "results/bench.json",
     "results/logs/manifest*",
     "results/logs/report*",
+    # The data of engines that run, or were killed.
+    "results/scratch/*",
 )
 
 # Kinds of which every file counts: one that the manifest does not name is a difference.

@@ -31,13 +31,14 @@ from refill.load.ledger import conservation
 from refill.load.wire import Address
 from refill.phases.lock import machine_lock
 from refill.phases.optimizer_record import judged, phase_figures
-from refill.phases.optimizer_run import OptimizerRun, PhaseError, Settings
+from refill.phases.optimizer_run import OPEN_CONNECTIONS, OptimizerRun, PhaseError, Settings
 from refill.processes import StoppedError, Watch
 from refill.progress import Progress
 from refill.runtimes.external import ExternalEngine
 from refill.runtimes.process import ProcessEngine
 
 SCHEMA = "refill.optimizer-run/1"
+SCRATCH = Path("results/scratch")
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,8 @@ def measure(plan: Mapping[str, Any], files: Files, progress: Progress) -> dict[s
 
     Args:
         plan: `id`, `repeat`, `group`, `label`, `description`, `scale`, `seed`, `qdrant`,
-            `entry`, `defaults`, `hnsw_defaults` and `override` (what the optimizers are to do), `upload`, `search`,
-            `draining`, `steady`, `cpus` and `code`, all from the config.
+            `entry`, `defaults`, `hnsw_defaults` and `override` (what the optimizers are to do),
+            `upload`, `search`, `draining`, `steady`, `cpus` and `code`, all from the config.
         files: what is read and written.
         progress: where the run says how far it is.
 
@@ -105,7 +106,7 @@ def _measure(
     plan: Mapping[str, Any], files: Files, attempt: Attempt, progress: Progress, waited: float
 ) -> dict[str, Any]:
     started, clock = datetime.now(UTC), time.monotonic()
-    corpus = Corpus.open(files.corpus)
+    corpus = Corpus.open(files.corpus, verify=True)
     configuration = _configuration(plan, corpus)
     settings = _settings(plan, configuration["applied"])
     host = host_facts(files.root)
@@ -113,7 +114,7 @@ def _measure(
     failure: str | None = None
     identity: dict[str, Any] = {}
     with ExitStack() as stack:
-        engine = _engine(plan, files, attempt.folder)
+        engine = _engine(plan, files, attempt)
         stack.enter_context(engine)
         api = Api(engine.address, qdrant.api_key(plan["qdrant"]["api_key_env"]))
         stack.callback(api.close)
@@ -161,6 +162,7 @@ def _measure(
         "sampler": {
             "draining": dict(settings.draining),
             "steady": dict(settings.steady),
+            "open_connections": OPEN_CONNECTIONS,
             **settings.search,
         },
         "phases": figures,
@@ -216,13 +218,18 @@ def _expected(settings: Settings) -> list[str]:
     return [*names, "followup-draining", "followup-steady"] if settings.followup else names
 
 
-def _engine(plan: Mapping[str, Any], files: Files, folder: Path) -> ProcessEngine | ExternalEngine:
+def _engine(
+    plan: Mapping[str, Any], files: Files, attempt: Attempt
+) -> ProcessEngine | ExternalEngine:
     given, cpus = plan["qdrant"], plan["cpus"]
     limit = given["start_timeout_s"]
+    # One folder for each target, so that a rerun finds and removes what a killed run left.
+    scratch = files.root / SCRATCH / attempt.target.replace("/", "-")
+    log = attempt.folder / "qdrant.log"
     if given.get("url"):
         return ExternalEngine(qdrant.external(limit), Address.from_url(given["url"]))
     if given.get("binary"):
-        return ProcessEngine(qdrant.server(Path(given["binary"]), cpus, limit), folder)
+        return ProcessEngine(qdrant.server(Path(given["binary"]), cpus, limit), scratch, log)
     assert files.image is not None
     image = read_json(files.image, "refill.image/1")
     archive = files.root / image["archive"]
@@ -231,7 +238,7 @@ def _engine(plan: Mapping[str, Any], files: Files, folder: Path) -> ProcessEngin
             f"{image['archive']} has the SHA-256 {found}, its record says {image['id']}: "
             f"delete {image['archive']} and run again"
         )
-    return ProcessEngine(qdrant.embedded(archive, cpus, limit), folder)
+    return ProcessEngine(qdrant.embedded(archive, cpus, limit), scratch, log)
 
 
 def _engine_block(
@@ -242,7 +249,8 @@ def _engine_block(
     return {
         "name": "qdrant",
         "runtime": "external" if given.get("url") else "process",
-        "embedded": image is not None,
+        # The title tells, so that an embedded engine behind a URL does not pass as the server.
+        "embedded": image is not None or "embedded" in str(identity.get("title")),
         "cpus": None if given.get("url") else plan["cpus"],
         "image": {"id": image["id"], "tree": image["tree"]} if image else None,
         "binary": sha256_file(Path(given["binary"])) if given.get("binary") else None,

@@ -9,9 +9,10 @@ from typing import Any
 
 import pandas as pd
 
+from refill.config.claims import LATENCIES
+from refill.config.claims import published as published_figure
 from refill.report import text
 from refill.report.lookup import (
-    LATENCIES,
     NOT_MEASURED,
     SHARES,
     figure,
@@ -54,56 +55,6 @@ class Identical:
         names = ", ".join(f"{r['id']} ({r['repeat']})" for r in self.records) or "none"
         extra = f" Left out: {'; '.join(self.left_out)}." if self.left_out else ""
         return f"Identical runs, id (repeat): {names}.{extra}"
-
-
-def check_claims(claims: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong in `config/claims.yaml` beyond its schema, one line each."""
-    problems = []
-    for name, experiment in claims["experiments"].items():
-        seen: set[str] = set()
-        runs = experiment["runs"]
-        for run in experiment["identical"]:
-            if run not in runs:
-                problems.append(f"experiments.{name}.identical: unknown run {run!r}")
-        for claim in experiment["claims"]:
-            where = f"experiments.{name}.claims: {claim['id']}"
-            if claim["id"] in seen:
-                problems.append(f"{where}: the id stands twice; give each claim one of its own")
-            seen.add(claim["id"])
-            problems += [f"{where}: {p}" for p in _check_claim(claim, runs)]
-    return problems
-
-
-def _check_claim(claim: Mapping[str, Any], runs: Mapping[str, Any]) -> list[str]:
-    problems = []
-    latency = claim["statistic"] in (*LATENCIES, "recall_mean")
-    for side in ("left", "right"):
-        if side not in claim:
-            continue
-        if claim[side]["run"] not in runs:
-            problems.append(f"{side}.run: unknown run {claim[side]['run']!r}")
-            continue
-        if claim["statistic"] not in ("drain_s", "upload_s") and "phase" not in claim[side]:
-            problems.append(f"{side}.phase: {claim['statistic']} needs a phase")
-        if latency and "loop" not in claim[side]:
-            problems.append(f"{side}.loop: {claim['statistic']} needs a loop, open or closed")
-        known = _published(runs[claim[side]["run"]], claim["statistic"], claim[side].get("phase"))
-        if known is not None and known != claim["published"][side]:
-            problems.append(
-                f"published.{side}: is {claim['published'][side]}, the run's own entry says {known}"
-            )
-    return problems
-
-
-def _published(run: Mapping[str, Any], statistic: str, phase: str | None) -> float | None:
-    if statistic == "drain_s":
-        return float(run["draining_s"])
-    if statistic == "upload_s":
-        return float(run["upload_s"])
-    if statistic not in LATENCIES or phase is None:
-        return None
-    block = run["phases"].get("followup" if phase.startswith("followup") else phase)
-    return float(block[statistic]) if block else None
 
 
 def identical_runs(records: Sequence[Record], ids: Sequence[str]) -> Identical:
@@ -295,7 +246,7 @@ def _published_spread(claim: Mapping[str, Any], experiment: Mapping[str, Any]) -
     for side in ("left", "right"):
         phase = claim[side].get("phase", "").removeprefix("followup-")
         twins = [
-            _published(experiment["runs"][run], claim["statistic"], phase)
+            published_figure(experiment["runs"][run], claim["statistic"], phase)
             for run in experiment["identical"]
         ]
         known = [Value(value) for value in twins if value is not None]

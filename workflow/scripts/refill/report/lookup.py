@@ -9,7 +9,6 @@ from refill.report import text
 from refill.stats.quantiles import is_lower_bound
 from refill.stats.verdict import Value
 
-LATENCIES = ("p50_ms", "p95_ms", "p99_ms", "max_ms", "mean_ms")
 SHARES = ("recall_mean", "visible_share_min")
 """Statistics that are compared by difference; all others by factor."""
 

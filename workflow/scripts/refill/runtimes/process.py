@@ -39,23 +39,24 @@ class ProcessEngine:
 
     Args:
         description: what to run.
-        folder: a folder of this run's own; the engine's data and log are put there.
-        keep_storage: leave the data when the engine ends.
+        scratch: a folder of this run's own for the engine's data. What a killed run left in it is
+            removed at the start; all of it is removed at the end.
+        log: file that takes the engine's output.
     """
 
     runtime = "process"
 
-    def __init__(self, description: Description, folder: Path, keep_storage: bool = False) -> None:
+    def __init__(self, description: Description, scratch: Path, log: Path) -> None:
         self.description = description
-        self.log = folder / f"{description.name}.log"
-        self._keep = keep_storage
+        self.log = log
         # Absolute: the engine runs in its own folder.
-        self._place = Place(free_port(), folder.resolve() / description.name)
+        self._place = Place(free_port(), scratch.resolve() / description.name)
         self._process: subprocess.Popen[bytes] | None = None
         self.address = Address("127.0.0.1", self._place.port)
 
     def __enter__(self) -> Self:
         try:
+            shutil.rmtree(self._place.storage, ignore_errors=True)
             self.start()
         except BaseException:
             self._end()
@@ -176,8 +177,7 @@ class ProcessEngine:
             # A helper process that stayed behind; none did when there is no such group.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-        if not self._keep:
-            shutil.rmtree(self._place.storage, ignore_errors=True)
+        shutil.rmtree(self._place.storage.parent, ignore_errors=True)
 
 
 def free_port() -> int:

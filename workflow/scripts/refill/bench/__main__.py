@@ -1,0 +1,83 @@
+"""Measure this project's own speed and memory: `python -m refill.bench --output FILE`.
+
+Every figure is a ratio within one run, or a size: machines are shared and noisy, so a time alone
+says little. What could not be measured says so in its place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from refill.bench import floor, records, upload
+from refill.config import PROJECT
+from refill.evidence.host import host_facts
+from refill.evidence.records import read_json, write_json
+from refill.oracle import bench as oracle
+from refill.phases.lock import machine_lock
+
+SCHEMA = "refill.bench/1"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; give the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m refill.bench", description=__doc__)
+    parser.add_argument("--output", type=Path, required=True, help="the JSON file to write")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=PROJECT / "results",
+        help="results of a run at default scale; some figures are about them",
+    )
+    options = parser.parse_args(arguments)
+    results: Path = options.results
+    figures: dict[str, Any] = {"schema": SCHEMA, "host": host_facts(PROJECT)}
+    steps: dict[str, Callable[[], dict[str, Any]]] = {
+        "driver_floor": lambda: floor.against_records(results),
+        "upload": lambda: _upload(results),
+        "exact_topk_50": lambda: _topk(400_000, 50),
+        "exact_topk_1024": lambda: _topk(200_000, 1024),
+        "stream_memory": _memory,
+        "measured_share": lambda: records.measured_share(results),
+    }
+    with machine_lock(_say):
+        for name, step in steps.items():
+            _say(f"{name} ...")
+            try:
+                figures[name] = step()
+            except (OSError, ValueError, RuntimeError) as error:
+                figures[name] = {"not_measured": str(error)}
+            _say(f"{name}: {figures[name]}")
+    write_json(options.output, figures)
+    _say(f"written: {options.output}")
+    return 0
+
+
+def _upload(results: Path) -> dict[str, Any]:
+    image = read_json(results / "images" / "qdrant-edge.json", "refill.image/1")
+    corpora = sorted((results / "corpora").glob("*/corpus.json"))
+    if not corpora:
+        raise RuntimeError("no prepared corpus in results/corpora: run `make all` first")
+    return upload.measure(image, results.parent, corpora[0].parent)
+
+
+def _topk(points: int, dimension: int) -> dict[str, Any]:
+    return oracle.exact_topk_ratio(points, dimension) | {"wanted": "ratio <= 2"}
+
+
+def _memory() -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        return oracle.stream_memory(Path(folder)) | {"wanted": "below 1 GiB"}
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""What must hold in `config/claims.yaml` beyond its schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+LATENCIES = ("p50_ms", "p95_ms", "p99_ms", "max_ms", "mean_ms")
+
+
+def check(claims: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong in `config/claims.yaml` beyond its schema, one line each."""
+    problems = []
+    for name, experiment in claims["experiments"].items():
+        seen: set[str] = set()
+        runs = experiment["runs"]
+        for run in experiment["identical"]:
+            if run not in runs:
+                problems.append(f"experiments.{name}.identical: unknown run {run!r}")
+        for claim in experiment["claims"]:
+            where = f"experiments.{name}.claims: {claim['id']}"
+            if claim["id"] in seen:
+                problems.append(f"{where}: the id stands twice; give each claim one of its own")
+            seen.add(claim["id"])
+            problems += [f"{where}: {p}" for p in _check_claim(claim, runs)]
+    return problems
+
+
+def _check_claim(claim: Mapping[str, Any], runs: Mapping[str, Any]) -> list[str]:
+    problems = []
+    latency = claim["statistic"] in (*LATENCIES, "recall_mean")
+    for side in ("left", "right"):
+        if side not in claim:
+            continue
+        if claim[side]["run"] not in runs:
+            problems.append(f"{side}.run: unknown run {claim[side]['run']!r}")
+            continue
+        if claim["statistic"] not in ("drain_s", "upload_s") and "phase" not in claim[side]:
+            problems.append(f"{side}.phase: {claim['statistic']} needs a phase")
+        if latency and "loop" not in claim[side]:
+            problems.append(f"{side}.loop: {claim['statistic']} needs a loop, open or closed")
+        known = published(runs[claim[side]["run"]], claim["statistic"], claim[side].get("phase"))
+        if known is not None and known != claim["published"][side]:
+            problems.append(
+                f"published.{side}: is {claim['published'][side]}, the run's own entry says {known}"
+            )
+    return problems
+
+
+def published(run: Mapping[str, Any], statistic: str, phase: str | None) -> float | None:
+    """Return the figure that a run's entry states for a statistic; None where it states none."""
+    if statistic == "drain_s":
+        return float(run["draining_s"])
+    if statistic == "upload_s":
+        return float(run["upload_s"])
+    if statistic not in LATENCIES or phase is None:
+        return None
+    block = run["phases"].get("followup" if phase.startswith("followup") else phase)
+    return float(block[statistic]) if block else None
