@@ -235,7 +235,7 @@ def call(
     path: str,
     body: Any = None,
     headers: Mapping[str, str] = JSON,
-    timeout: float = 30.0,
+    timeout: float = 120.0,
 ) -> Answer:
     """Make one call on a connection of its own; a string body goes as it is."""
     data = body if isinstance(body, str | bytes | None) else json.dumps(body)

@@ -30,7 +30,7 @@ def parts(tmp_path: Path, edge: Edge) -> Iterator[Parts]:
         edge.start()
     # A test that failed may have left it standing still.
     edge.resume()
-    with running(tmp_path, edge=edge, VALKEY_TIMEOUT_S="1", QDRANT_TIMEOUT_S="3") as parts:
+    with running(tmp_path, edge=edge, VALKEY_TIMEOUT_S="1", QDRANT_TIMEOUT_S="4") as parts:
         parts.gateway.ok("PUT", "/i", MAPPING)
         parts.gateway.bulk("i", {str(n): {"n": n} for n in range(10)})
         yield parts
@@ -119,6 +119,11 @@ def test_a_dead_qdrant_is_a_503_and_back_again(parts: Parts) -> None:
     parts.edge.stop()
     assert "qdrant" in quick_503(lambda: gateway.call("POST", "/i/_search", QUERY), 5)
     assert "qdrant" in quick_503(lambda: gateway.call("PUT", "/i/_doc/1", {"n": 1}), 5)
+    # What was not even sent leaves no claim and no writer behind.
+    assert "qdrant" in quick_503(lambda: gateway.call("DELETE", "/i"), 5)
+    assert "qdrant" in quick_503(lambda: gateway.call("PUT", "/new"), 5)
+    assert not parts.keys("claim")
+    released(parts)
     assert gateway.ok("GET", "/_cluster/health")["status"] == "red"
     parts.edge.start()
     assert top(gateway) == [9, 8, 7]
@@ -242,14 +247,19 @@ def test_the_gateway_dies_while_it_deletes_an_index(parts: Parts, pool: ThreadPo
     assert top(gateway) == []
 
 
-def test_a_create_that_qdrant_does_not_answer_keeps_its_claim(parts: Parts) -> None:
-    gateway = parts.gateway
-    parts.edge.pause()
-    assert "may have been made" in quick_503(lambda: gateway.call("PUT", "/new", MAPPING), 20)
-    parts.edge.resume()
-    assert "claim" in quick_503(lambda: gateway.call("PUT", "/new", MAPPING), 5)
-    assert "undone" in gateway.recover("--older-than", "0").stdout
-    gateway.ok("PUT", "/new", MAPPING)
+def test_a_create_that_qdrant_does_not_answer_keeps_its_claim(tmp_path: Path, edge: Edge) -> None:
+    with running(tmp_path, edge=edge, QDRANT_ADMIN_TIMEOUT_S="1") as parts:
+        gateway = parts.gateway
+        edge.pause()
+        reason = quick_503(lambda: gateway.call("PUT", "/new", MAPPING), 20)
+        edge.resume()
+        assert "may have been made" in reason
+        assert "claim" in quick_503(lambda: gateway.call("PUT", "/new", MAPPING), 5)
+        gateway.environment["REFILL_GATEWAY_QDRANT_ADMIN_TIMEOUT_S"] = "60"
+        assert "undone" in gateway.recover("--older-than", "0").stdout
+        gateway.kill()
+        gateway.start()
+        gateway.ok("PUT", "/new", MAPPING)
 
 
 def test_a_valkey_that_lost_its_data_is_not_taken_for_the_old_one(parts: Parts) -> None:
