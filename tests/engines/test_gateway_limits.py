@@ -47,7 +47,7 @@ LIMITS = {
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with running(tmp_path_factory.mktemp("limits"), **LIMITS) as parts:
+    with running(tmp_path_factory.mktemp("limits"), edge=None, **LIMITS) as parts:
         gateway = parts.gateway
         gateway.ok("PUT", "/i", {"mappings": MAPPING})
         for start in (0, 20):
@@ -168,14 +168,15 @@ def test_searches_are_refused_by_name(gateway: Gateway, body: Any, words: str) -
 
 
 def test_bounds_leave_room_up_to_them(gateway: Gateway) -> None:
-    for body in (
+    bodies: list[Any] = [
         {"query": nested(6)},
         {"query": {"bool": {"filter": [{"match_all": {}}] * 29}}},
         {"query": {"terms": {"k": [str(n) for n in range(20)]}}},
         {"size": 1000},
         {"aggs": {f"a{n}": {"max": {"field": "i"}} for n in range(12)}},
         {"query": {"range": {"i": {"lt": 25}}}, "sort": "k"},
-    ):
+    ]
+    for body in bodies:
         gateway.ok("POST", "/i/_search", body)
 
 

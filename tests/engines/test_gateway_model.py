@@ -400,7 +400,7 @@ def drive(variant: str, examples: int, steps: int, derandomize: bool) -> None:
             parts.start()
             Machine.takes = durations(parts)
             Machine.recovered = Counter()
-            run_state_machine_as_test(  # type: ignore[no-untyped-call]
+            run_state_machine_as_test(
                 Machine,
                 settings=settings(
                     max_examples=examples,
