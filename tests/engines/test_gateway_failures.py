@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import shutil
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
-from engines.gateway_server import Answer, Edge, Gateway, Parts, edge_running, running, until
+from engines.gateway_server import Answer, Edge, Gate, Gateway, Parts, edge_running, running, until
 
 MAPPING = {"mappings": {"properties": {"n": {"type": "integer"}}}}
 QUERY = {"query": {"range": {"n": {"gte": 0}}}, "sort": [{"n": "desc"}], "size": 3}
@@ -367,43 +367,6 @@ def accepts(port: int) -> bool:
     return False
 
 
-class Gate:
-    """A relay to Qdrant that can hold back the answers."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.open = threading.Event()
-        self.open.set()
-        self.held = threading.Event()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        self.open.set()
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._target))
-                for source, sink, holds in ((client, server, False), (server, client, True)):
-                    thread = threading.Thread(
-                        target=self._relay, args=(source, sink, holds), daemon=True
-                    )
-                    thread.start()
-
-    def _relay(self, source: socket.socket, sink: socket.socket, holds: bool) -> None:
-        with suppress(OSError):
-            while data := source.recv(1 << 16):
-                if holds and not self.open.is_set():
-                    self.held.set()
-                    self.open.wait(30)
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
-
-
 @contextmanager
 def slow_reader(parts: Parts) -> Iterator[tuple[Gateway, Gate]]:
     """A second gateway, whose way to Qdrant can be held up."""
@@ -426,11 +389,11 @@ def test_an_answer_that_was_overtaken_by_a_write_is_not_published(
     with slow_reader(parts) as (reader, gate):
         assert top(reader) == [9, 8, 7]
         body = {**QUERY, "size": 2}
-        gate.open.clear()
+        gate.hold("answer")
         reading = pool.submit(reader.ok, "POST", "/i/_search", body)
         assert gate.held.wait(20)
         parts.gateway.ok("PUT", "/i/_doc/x", {"n": 50})
-        gate.open.set()
+        gate.release()
         hits = reading.result()["hits"]
         # It took two calls, between which the index moved: it was made again.
         assert (hits["total"]["value"], hits["hits"][0]["_id"]) == (11, "x")
@@ -443,11 +406,11 @@ def test_an_answer_of_one_call_that_was_overtaken_is_given_and_not_published(
     parts: Parts, pool: ThreadPoolExecutor
 ) -> None:
     with slow_reader(parts) as (reader, gate):
-        gate.open.clear()
+        gate.hold("answer")
         reading = pool.submit(reader.ok, "GET", "/i/_doc/3")
         assert gate.held.wait(20)
         parts.gateway.ok("PUT", "/i/_doc/3", {"n": 33})
-        gate.open.set()
+        gate.release()
         assert reading.result()["_source"] == {"n": 3}
         assert reader.stats()["rejected_by_reason"] == {"generation": 1}
         assert reader.ok("GET", "/i/_doc/3")["_source"] == {"n": 33}
@@ -457,7 +420,7 @@ def test_an_answer_read_while_a_writer_is_active_is_not_published(
     parts: Parts, pool: ThreadPoolExecutor
 ) -> None:
     with slow_reader(parts) as (writer, gate):
-        gate.open.clear()
+        gate.hold("answer")
         writing = pool.submit(writer.call, "POST", "/i/_doc", {"n": 50})
         admitted(parts)
         gateway = parts.gateway
@@ -465,7 +428,7 @@ def test_an_answer_read_while_a_writer_is_active_is_not_published(
         assert top(gateway)[-1] in (7, 8)
         assert gateway.stats()["misses_by_reason"]["writer"] == 1
         assert gateway.stats()["fills"] == stats["fills"]
-        gate.open.set()
+        gate.release()
         assert writing.result()[0] == 201
         assert served(gateway) == [50, 9, 8]
 
