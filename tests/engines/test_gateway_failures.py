@@ -156,6 +156,7 @@ def test_a_write_of_unknown_outcome_blocks_the_cache_until_qdrant_has_settled_it
     hits = gateway.stats()["hits"]
     assert gateway.call("POST", "/i/_search", QUERY)[0] == 503
     assert gateway.stats()["hits"] == hits
+    assert parts.keys("writers"), "released before Qdrant has settled the write"
     parts.edge.resume()
     released(parts)
     # Qdrant had taken the write: it is applied before the release, so it is what is served.
@@ -444,3 +445,38 @@ def test_two_gateways_see_each_others_indices_and_fills(parts: Parts) -> None:
         assert parts.gateway.ok("POST", "/i/_count", query)["count"] == 1
         other.ok("DELETE", "/i")
         assert parts.gateway.call("POST", "/i/_search", QUERY)[0] == 404
+
+
+def test_of_many_creates_of_one_document_one_is_made(
+    parts: Parts, pool: ThreadPoolExecutor
+) -> None:
+    for id_ in ("p", "q", "r"):
+        making = [
+            pool.submit(parts.gateway.call, "PUT", f"/i/_create/{id_}", {"n": n}) for n in range(4)
+        ]
+        assert sorted(future.result()[0] for future in making) == [201, 409, 409, 409]
+    updating = [
+        pool.submit(parts.gateway.call, "POST", "/i/_update/p", {"doc": {f"k{n}": n}})
+        for n in range(4)
+    ]
+    assert {future.result()[0] for future in updating} == {200}
+    assert parts.gateway.ok("GET", "/i/_doc/p")["_version"] == 5
+    assert parts.gateway.ok("GET", "/i/_doc/p")["_source"].keys() >= {"k0", "k1", "k2", "k3"}
+
+
+def test_a_read_of_several_calls_and_a_write_of_one_gateway_wait_for_each_other(
+    parts: Parts, pool: ThreadPoolExecutor
+) -> None:
+    with slow_reader(parts) as (gateway, gate):
+        gate.hold("answer")
+        reading = pool.submit(gateway.ok, "POST", "/i/_search", {**QUERY, "size": 2})
+        assert gate.held.wait(20)
+        writing = pool.submit(gateway.call, "POST", "/i/_doc", {"n": 50})
+        # Whatever has been sent by then is answered first.
+        gateway.ok("GET", "/_refill/stats")
+        gate.release()
+        assert reading.result()["hits"]["total"]["value"] == 10
+        assert writing.result()[0] == 201
+        stats = gateway.stats()
+        assert (stats["repeated"], stats["rejected"]) == (0, 0)
+        assert top(gateway) == [50, 9, 8]
