@@ -44,6 +44,9 @@ class NullServer:
 
     def close(self) -> None:
         """Close the port and all connections, as a killed server does."""
+        # Shut down first: a close alone does not end an accept that waits in its thread.
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         with self._lock:
             for connection in self._connections:

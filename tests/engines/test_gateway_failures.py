@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import shutil
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
-from engines.gateway_server import Answer, Edge, Gateway, Parts, edge_running, running, until
+from engines.gateway_server import Answer, Edge, Gate, Gateway, Parts, edge_running, running, until
 
 MAPPING = {"mappings": {"properties": {"n": {"type": "integer"}}}}
 QUERY = {"query": {"range": {"n": {"gte": 0}}}, "sort": [{"n": "desc"}], "size": 3}
@@ -30,7 +30,7 @@ def parts(tmp_path: Path, edge: Edge) -> Iterator[Parts]:
         edge.start()
     # A test that failed may have left it standing still.
     edge.resume()
-    with running(tmp_path, edge=edge, VALKEY_TIMEOUT_S="1", QDRANT_TIMEOUT_S="3") as parts:
+    with running(tmp_path, edge=edge, VALKEY_TIMEOUT_S="1", QDRANT_TIMEOUT_S="4") as parts:
         parts.gateway.ok("PUT", "/i", MAPPING)
         parts.gateway.bulk("i", {str(n): {"n": n} for n in range(10)})
         yield parts
@@ -80,16 +80,17 @@ def test_a_dead_valkey_is_a_503_and_back_again(parts: Parts) -> None:
     gateway = parts.gateway
     assert served(gateway) == [9, 8, 7]
     parts.valkey.kill()
-    for call in (
-        lambda: gateway.call("POST", "/i/_search", QUERY),
-        lambda: gateway.call("GET", "/i/_doc/1"),
-        lambda: gateway.call("PUT", "/i/_doc/1", {"n": 1}),
-        lambda: gateway.call("PUT", "/new"),
-        lambda: gateway.call("HEAD", "/i"),
-        lambda: gateway.call("POST", "/_msearch", '{"index":"i"}\n{}\n'),
-    ):
+    requests: list[tuple[str, str, Any]] = [
+        ("POST", "/i/_search", QUERY),
+        ("GET", "/i/_doc/1", None),
+        ("PUT", "/i/_doc/1", {"n": 1}),
+        ("PUT", "/new", None),
+        ("HEAD", "/i", None),
+        ("POST", "/_msearch", '{"index":"i"}\n{}\n'),
+    ]
+    for request in requests:
         began = time.monotonic()
-        assert call()[0] == 503
+        assert gateway.call(*request)[0] == 503
         assert time.monotonic() - began < 5
     line = '{"index":{"_index":"i","_id":"1"}}\n{"n":1}\n'
     assert "valkey" in quick_503(lambda: gateway.call("POST", "/_bulk", line), 5)
@@ -119,6 +120,11 @@ def test_a_dead_qdrant_is_a_503_and_back_again(parts: Parts) -> None:
     parts.edge.stop()
     assert "qdrant" in quick_503(lambda: gateway.call("POST", "/i/_search", QUERY), 5)
     assert "qdrant" in quick_503(lambda: gateway.call("PUT", "/i/_doc/1", {"n": 1}), 5)
+    # What was not even sent leaves no claim and no writer behind.
+    assert "qdrant" in quick_503(lambda: gateway.call("DELETE", "/i"), 5)
+    assert "qdrant" in quick_503(lambda: gateway.call("PUT", "/new"), 5)
+    assert not parts.keys("claim")
+    released(parts)
     assert gateway.ok("GET", "/_cluster/health")["status"] == "red"
     parts.edge.start()
     assert top(gateway) == [9, 8, 7]
@@ -150,6 +156,7 @@ def test_a_write_of_unknown_outcome_blocks_the_cache_until_qdrant_has_settled_it
     hits = gateway.stats()["hits"]
     assert gateway.call("POST", "/i/_search", QUERY)[0] == 503
     assert gateway.stats()["hits"] == hits
+    assert parts.keys("writers"), "released before Qdrant has settled the write"
     parts.edge.resume()
     released(parts)
     # Qdrant had taken the write: it is applied before the release, so it is what is served.
@@ -242,14 +249,19 @@ def test_the_gateway_dies_while_it_deletes_an_index(parts: Parts, pool: ThreadPo
     assert top(gateway) == []
 
 
-def test_a_create_that_qdrant_does_not_answer_keeps_its_claim(parts: Parts) -> None:
-    gateway = parts.gateway
-    parts.edge.pause()
-    assert "may have been made" in quick_503(lambda: gateway.call("PUT", "/new", MAPPING), 20)
-    parts.edge.resume()
-    assert "claim" in quick_503(lambda: gateway.call("PUT", "/new", MAPPING), 5)
-    assert "undone" in gateway.recover("--older-than", "0").stdout
-    gateway.ok("PUT", "/new", MAPPING)
+def test_a_create_that_qdrant_does_not_answer_keeps_its_claim(tmp_path: Path, edge: Edge) -> None:
+    with running(tmp_path, edge=edge, QDRANT_ADMIN_TIMEOUT_S="1") as parts:
+        gateway = parts.gateway
+        edge.pause()
+        reason = quick_503(lambda: gateway.call("PUT", "/new", MAPPING), 20)
+        edge.resume()
+        assert "may have been made" in reason
+        assert "claim" in quick_503(lambda: gateway.call("PUT", "/new", MAPPING), 5)
+        gateway.environment["REFILL_GATEWAY_QDRANT_ADMIN_TIMEOUT_S"] = "60"
+        assert "undone" in gateway.recover("--older-than", "0").stdout
+        gateway.kill()
+        gateway.start()
+        gateway.ok("PUT", "/new", MAPPING)
 
 
 def test_a_valkey_that_lost_its_data_is_not_taken_for_the_old_one(parts: Parts) -> None:
@@ -356,43 +368,6 @@ def accepts(port: int) -> bool:
     return False
 
 
-class Gate:
-    """A relay to Qdrant that can hold back the answers."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.open = threading.Event()
-        self.open.set()
-        self.held = threading.Event()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        self.open.set()
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._target))
-                for source, sink, holds in ((client, server, False), (server, client, True)):
-                    thread = threading.Thread(
-                        target=self._relay, args=(source, sink, holds), daemon=True
-                    )
-                    thread.start()
-
-    def _relay(self, source: socket.socket, sink: socket.socket, holds: bool) -> None:
-        with suppress(OSError):
-            while data := source.recv(1 << 16):
-                if holds and not self.open.is_set():
-                    self.held.set()
-                    self.open.wait(30)
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
-
-
 @contextmanager
 def slow_reader(parts: Parts) -> Iterator[tuple[Gateway, Gate]]:
     """A second gateway, whose way to Qdrant can be held up."""
@@ -415,11 +390,11 @@ def test_an_answer_that_was_overtaken_by_a_write_is_not_published(
     with slow_reader(parts) as (reader, gate):
         assert top(reader) == [9, 8, 7]
         body = {**QUERY, "size": 2}
-        gate.open.clear()
+        gate.hold("answer")
         reading = pool.submit(reader.ok, "POST", "/i/_search", body)
         assert gate.held.wait(20)
         parts.gateway.ok("PUT", "/i/_doc/x", {"n": 50})
-        gate.open.set()
+        gate.release()
         hits = reading.result()["hits"]
         # It took two calls, between which the index moved: it was made again.
         assert (hits["total"]["value"], hits["hits"][0]["_id"]) == (11, "x")
@@ -432,11 +407,11 @@ def test_an_answer_of_one_call_that_was_overtaken_is_given_and_not_published(
     parts: Parts, pool: ThreadPoolExecutor
 ) -> None:
     with slow_reader(parts) as (reader, gate):
-        gate.open.clear()
+        gate.hold("answer")
         reading = pool.submit(reader.ok, "GET", "/i/_doc/3")
         assert gate.held.wait(20)
         parts.gateway.ok("PUT", "/i/_doc/3", {"n": 33})
-        gate.open.set()
+        gate.release()
         assert reading.result()["_source"] == {"n": 3}
         assert reader.stats()["rejected_by_reason"] == {"generation": 1}
         assert reader.ok("GET", "/i/_doc/3")["_source"] == {"n": 33}
@@ -446,7 +421,7 @@ def test_an_answer_read_while_a_writer_is_active_is_not_published(
     parts: Parts, pool: ThreadPoolExecutor
 ) -> None:
     with slow_reader(parts) as (writer, gate):
-        gate.open.clear()
+        gate.hold("answer")
         writing = pool.submit(writer.call, "POST", "/i/_doc", {"n": 50})
         admitted(parts)
         gateway = parts.gateway
@@ -454,7 +429,7 @@ def test_an_answer_read_while_a_writer_is_active_is_not_published(
         assert top(gateway)[-1] in (7, 8)
         assert gateway.stats()["misses_by_reason"]["writer"] == 1
         assert gateway.stats()["fills"] == stats["fills"]
-        gate.open.set()
+        gate.release()
         assert writing.result()[0] == 201
         assert served(gateway) == [50, 9, 8]
 
@@ -470,3 +445,38 @@ def test_two_gateways_see_each_others_indices_and_fills(parts: Parts) -> None:
         assert parts.gateway.ok("POST", "/i/_count", query)["count"] == 1
         other.ok("DELETE", "/i")
         assert parts.gateway.call("POST", "/i/_search", QUERY)[0] == 404
+
+
+def test_of_many_creates_of_one_document_one_is_made(
+    parts: Parts, pool: ThreadPoolExecutor
+) -> None:
+    for id_ in ("p", "q", "r"):
+        making = [
+            pool.submit(parts.gateway.call, "PUT", f"/i/_create/{id_}", {"n": n}) for n in range(4)
+        ]
+        assert sorted(future.result()[0] for future in making) == [201, 409, 409, 409]
+    updating = [
+        pool.submit(parts.gateway.call, "POST", "/i/_update/p", {"doc": {f"k{n}": n}})
+        for n in range(4)
+    ]
+    assert {future.result()[0] for future in updating} == {200}
+    assert parts.gateway.ok("GET", "/i/_doc/p")["_version"] == 5
+    assert parts.gateway.ok("GET", "/i/_doc/p")["_source"].keys() >= {"k0", "k1", "k2", "k3"}
+
+
+def test_a_read_of_several_calls_and_a_write_of_one_gateway_wait_for_each_other(
+    parts: Parts, pool: ThreadPoolExecutor
+) -> None:
+    with slow_reader(parts) as (gateway, gate):
+        gate.hold("answer")
+        reading = pool.submit(gateway.ok, "POST", "/i/_search", {**QUERY, "size": 2})
+        assert gate.held.wait(20)
+        writing = pool.submit(gateway.call, "POST", "/i/_doc", {"n": 50})
+        # Whatever has been sent by then is answered first.
+        gateway.ok("GET", "/_refill/stats")
+        gate.release()
+        assert reading.result()["hits"]["total"]["value"] == 10
+        assert writing.result()[0] == 201
+        stats = gateway.stats()
+        assert (stats["repeated"], stats["rejected"]) == (0, 0)
+        assert top(gateway) == [50, 9, 8]

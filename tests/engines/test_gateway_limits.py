@@ -9,6 +9,8 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,7 +47,7 @@ LIMITS = {
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with running(tmp_path_factory.mktemp("limits"), **LIMITS) as parts:
+    with running(tmp_path_factory.mktemp("limits"), edge=None, **LIMITS) as parts:
         gateway = parts.gateway
         gateway.ok("PUT", "/i", {"mappings": MAPPING})
         for start in (0, 20):
@@ -166,14 +168,15 @@ def test_searches_are_refused_by_name(gateway: Gateway, body: Any, words: str) -
 
 
 def test_bounds_leave_room_up_to_them(gateway: Gateway) -> None:
-    for body in (
+    bodies: list[Any] = [
         {"query": nested(6)},
         {"query": {"bool": {"filter": [{"match_all": {}}] * 29}}},
         {"query": {"terms": {"k": [str(n) for n in range(20)]}}},
         {"size": 1000},
         {"aggs": {f"a{n}": {"max": {"field": "i"}} for n in range(12)}},
         {"query": {"range": {"i": {"lt": 25}}}, "sort": "k"},
-    ):
+    ]
+    for body in bodies:
         gateway.ok("POST", "/i/_search", body)
 
 
@@ -360,6 +363,27 @@ def test_pipelined_requests_are_answered_in_order(gateway: Gateway) -> None:
                 assert answer["_id"] == "1"
             if path == "/i/_count":
                 assert answer["count"] == 40
+
+
+def test_a_client_that_does_not_read_is_not_answered_without_end(gateway: Gateway) -> None:
+    """Its requests wait, in its own socket in the end, and are answered when it reads."""
+    number, request = 3000, b"GET /i/_search?size=40 HTTP/1.1\r\nHost: x\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", gateway.port), 30) as connection:
+        sending = threading.Thread(target=connection.sendall, args=(request * number,), daemon=True)
+        sending.start()
+        hits = -1
+        while hits != (hits := gateway.stats()["hits"]):
+            time.sleep(0.2)
+        assert hits < number
+        reader = connection.makefile("rb")
+        for _ in range(number):
+            assert reader.readline().startswith(b"HTTP/1.1 200")
+            size = 0
+            while (line := reader.readline()) != b"\r\n":
+                if line.lower().startswith(b"content-length:"):
+                    size = int(line.split(b":")[1])
+            assert len(reader.read(size)) == size
+        sending.join(30)
 
 
 @pytest.mark.parametrize(

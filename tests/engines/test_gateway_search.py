@@ -96,8 +96,8 @@ def has(path: str, test: Callable[[Any], bool]) -> Test:
     return lambda document: any(test(value) for value in values(document, path))
 
 
-def millis(*parts: int) -> int:
-    return int(datetime(*parts, tzinfo=UTC).timestamp() * 1000)  # type: ignore[arg-type]
+def millis(year: int, month: int, day: int, hour: int = 0) -> int:
+    return int(datetime(year, month, day, hour, tzinfo=UTC).timestamp() * 1000)
 
 
 LEAVES: list[tuple[Document, Test]] = [

@@ -29,7 +29,7 @@ from refill.load.ledger import (
 )
 from refill.load.loops import Job, Row
 from refill.load.wire import Address, prepare
-from refill.load.worker import Done, Setup
+from refill.load.worker import Done, Setup, Stop, _Jobs
 from refill.processes import module_environment, wait_for
 
 
@@ -135,11 +135,13 @@ def test_timeouts_errors_and_wrong_answers_are_rows(tmp_path: Path) -> None:
 def test_a_server_that_dies_fills_rows_with_errors_and_no_loop_runs_wild(tmp_path: Path) -> None:
     server = NullServer()
     with server:
-        threading.Timer(0.3, server.close).start()
-        job = Job("steady", "closed", 0, [0], seconds=1.0)
-        frame, _, ledger = drive(tmp_path, [setup(server.address)], [job])
-    assert ledger.counts["error"] >= 1
-    assert ledger.counts["error"] <= 40
+        ledger = Ledger(tmp_path, judge)
+        with Clients([setup(server.address)], ledger.add) as clients:
+            threading.Timer(0.3, server.close).start()
+            clients.run([Job("steady", "closed", 0, [0], seconds=1.0)])
+    frame = ledger.frame()
+    assert ledger.counts["ok"] >= 1
+    assert 1 <= ledger.counts["error"] <= 40
     assert len(frame) == ledger.issued
 
 
@@ -152,6 +154,27 @@ def test_a_window_can_be_stopped(tmp_path: Path) -> None:
     assert done[0].end - done[0].start < 10
     assert again[0].issued == 10
     assert ledger.issued == done[0].issued + 10
+
+
+def test_a_late_stop_ends_no_later_window() -> None:
+    """A stop that comes when its window is over must not cut the next one short."""
+    stop = threading.Event()
+    jobs = _Jobs(stop)
+    jobs.put(closed(1, window=1))
+    assert jobs.take().window == 1
+    jobs.over()
+    jobs.put(Stop(1))
+    jobs.put(closed(1, window=2))
+    assert jobs.take().window == 2
+    assert not stop.is_set()
+    jobs.put(Stop(2))
+    assert stop.is_set()
+    jobs.over()
+    # One that comes before its job has begun is not forgotten either.
+    jobs.put(Stop(3))
+    jobs.put(closed(1, window=3))
+    jobs.take()
+    assert stop.is_set()
 
 
 def test_a_killed_client_is_told(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from gateway.catalog import Catalog, MovedError, View
 from gateway.errors import ApiError, UnavailableError, parsing, unsupported
 from gateway.identity import new_token, point_id
 from gateway.locks import Locks
-from gateway.mapping import Analysed, IndexMapping, analyse
+from gateway.mapping import Analysed, IndexMapping, analyse, index_keys
 from gateway.qdrant import Json, Qdrant, RefusedError
 from gateway.settings import Limits
 from gateway.settler import Settler
@@ -150,10 +150,10 @@ class Documents:
 
     async def _apply(self, index: str, view: View, token: str, plan: _Plan, first: int) -> None:
         if plan.mapping is not plan.read_mapping:
-            known = plan.read_mapping.fields
-            for path, field in plan.mapping.fields.items():
-                if path not in known and field.indexed:
-                    await self._qdrant.create_index(plan.collection, field.key, field.index_kind)
+            known = index_keys(plan.read_mapping.fields.values())
+            for key, kind in index_keys(plan.mapping.fields.values()).items():
+                if key not in known:
+                    await self._qdrant.create_index(plan.collection, key, kind)
             await self._catalog.extend(index, view, token, plan.mapping)
         points, gone = plan.points(first)
         if points:

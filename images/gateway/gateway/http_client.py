@@ -76,26 +76,23 @@ class HttpClient:
         host, port: where it listens.
         headers: further request heads, complete lines with their ends.
         connections: most at once; further calls wait their turn.
-        timeout_s: limit for one call, waiting for a connection included.
     """
 
-    def __init__(
-        self, host: str, port: int, headers: str, connections: int, timeout_s: float
-    ) -> None:
+    def __init__(self, host: str, port: int, headers: str, connections: int) -> None:
         self._host = host
         self._port = port
         shown = f"[{host}]" if ":" in host else host
         self._head = f" HTTP/1.1\r\nHost: {shown}:{port}\r\n{headers}"
-        self._timeout = timeout_s
         self._free: deque[_Connection] = deque()
         self._places = asyncio.Semaphore(connections)
 
     async def call(
-        self, method: str, path: str, body: bytes | None, repeat: bool
+        self, method: str, path: str, body: bytes | None, repeat: bool, timeout_s: float
     ) -> tuple[int, bytes]:
         """Make one call.
 
         Args:
+            timeout_s: limit for the call, waiting for a connection included.
             repeat: it is a read: when a kept connection turns out to be dead, try a new one.
 
         Raises:
@@ -112,7 +109,7 @@ class HttpClient:
         connection: _Connection | None = None
         done = False
         try:
-            async with asyncio.timeout(self._timeout), self._places:
+            async with asyncio.timeout(timeout_s), self._places:
                 while True:
                     connection = await self._connect()
                     kept = connection.used

@@ -84,6 +84,7 @@ class HttpProtocol(asyncio.Protocol):
         self._busy = False
         self._closing = False
         self._reading = True
+        self._writable = True
         # Bytes that came while a head was incomplete: a line without an end reaches no callback.
         self._in_head = True
         self._head_received = 0
@@ -116,6 +117,16 @@ class HttpProtocol(asyncio.Protocol):
             self._head_received += len(data)
             if self._head_received > 2 * _HEAD_BYTES:
                 self._head_too_large()
+
+    def pause_writing(self) -> None:
+        """Answer no further requests to a client that does not read."""
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self._writable = True
+        if not self._busy:
+            self._next()
 
     def close(self) -> None:
         """Close after the answer that is under way."""
@@ -181,7 +192,7 @@ class HttpProtocol(asyncio.Protocol):
         request.body = parts[0] if len(parts) == 1 else b"".join(parts)
         if request.encoding:
             self._decode(request)
-        if self._busy:
+        if self._busy or not self._writable:
             self._waiting.append(request)
             if len(self._waiting) >= _MOST_WAITING and self._transport is not None:
                 self._transport.pause_reading()
@@ -217,11 +228,17 @@ class HttpProtocol(asyncio.Protocol):
         if not keep:
             self._closing = True
             transport.close()
-        elif self._waiting:
-            self._begin(self._waiting.popleft())
-        elif not self._reading:
+        else:
+            self._next()
+
+    def _next(self) -> None:
+        """Begin the next request that waits, or read on."""
+        if self._waiting:
+            if self._writable:
+                self._begin(self._waiting.popleft())
+        elif not self._reading and self._transport is not None:
             self._reading = True
-            transport.resume_reading()
+            self._transport.resume_reading()
 
     def _count_head(self, size: int) -> None:
         self._request.head_bytes += size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Coroutine
 from typing import Any
 
 import orjson
@@ -12,7 +13,7 @@ from gateway.catalog import Catalog
 from gateway.errors import ApiError, UnavailableError, illegal, no_index, parsing, unsupported
 from gateway.identity import check_new_index, new_token
 from gateway.locks import Locks
-from gateway.mapping import IndexMapping
+from gateway.mapping import IndexMapping, index_keys
 from gateway.qdrant import Json, Qdrant, UnsettledError
 from gateway.settings import Settings
 
@@ -45,16 +46,12 @@ class Indices:
             token = new_token()
             collection = f"{self._settings.namespace}-{secrets.token_hex(8)}"
             await self._claim(index, "create", token, collection)
+            await self._first_call(index, token, self._qdrant.create_collection(collection))
             try:
-                await self._qdrant.create_collection(collection)
-                keys = {"seq": "integer", "n": "keyword"}
-                for field in mapping.fields.values():
-                    if field.indexed:
-                        keys[field.key] = field.index_kind
-                for key, kind in keys.items():
+                for key, kind in {"seq": "integer", **index_keys(mapping.fields.values())}.items():
                     await self._qdrant.create_index(collection, key, kind)
             except UnsettledError:
-                # Qdrant may still create it: the claim stays, `recover` removes what there is.
+                # Qdrant may still be at it: the claim stays, `recover` removes what there is.
                 raise
             except ApiError:
                 await self._undo(index, token, collection)
@@ -63,6 +60,16 @@ class Indices:
                 index, "create", token, collection, mapping.stored(), orjson.dumps(settings)
             )
         return {"acknowledged": True, "shards_acknowledged": True, "index": index}
+
+    async def _first_call(self, index: str, token: str, call: Coroutine[Any, Any, None]) -> None:
+        """Act on Qdrant first under a claim, and give the claim back if that had no effect."""
+        try:
+            await call
+        except UnsettledError:
+            raise
+        except ApiError:
+            await self._catalog.abort(index, token)
+            raise
 
     async def _undo(self, index: str, token: str, collection: str) -> None:
         await self._qdrant.delete_collection(collection)
@@ -77,7 +84,7 @@ class Indices:
         async with self._locks.of(index).exclusive():
             token = new_token()
             collection = await self._claim(index, "delete", token, "")
-            await self._qdrant.delete_collection(collection)
+            await self._first_call(index, token, self._qdrant.delete_collection(collection))
             await self._catalog.commit(index, "delete", token, collection, b"", b"")
         return {"acknowledged": True}
 

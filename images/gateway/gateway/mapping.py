@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -42,6 +42,17 @@ _DYNAMIC_TEXT: Json = {
     "type": "text",
     "fields": {"keyword": {"type": "keyword", "ignore_above": 256}},
 }
+
+
+def index_keys(fields: Iterable[Field]) -> dict[str, str]:
+    """The payload indexes that fields need: the kind by the payload key.
+
+    Fields without an index of their own share one, of the names of those that a document has.
+    """
+    return {
+        field.key if field.indexed else "n": field.index_kind if field.indexed else "keyword"
+        for field in fields
+    }
 
 
 def bad_mapping(reason: str) -> ApiError:

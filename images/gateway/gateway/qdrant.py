@@ -50,19 +50,24 @@ class Qdrant:
             settings.qdrant_port,
             f"api-key: {key}\r\n" if key else "",
             settings.qdrant_connections,
-            settings.qdrant_timeout_s,
         )
+        self._timeout_s = settings.qdrant_timeout_s
+        # Collections and payload indexes are made rarely, and take the longer the more there is.
+        self._admin_timeout_s = settings.qdrant_admin_timeout_s
         self.calls = 0
 
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
 
-    async def _call(self, method: str, path: str, body: Any, write: bool) -> Any:
+    async def _call(
+        self, method: str, path: str, body: Any, write: bool, admin: bool = False
+    ) -> Any:
         self.calls += 1
+        limit = self._admin_timeout_s if admin else self._timeout_s
         data = None if body is None else orjson.dumps(body)
         try:
-            status, answer = await self._http.call(method, path, data, repeat=not write)
+            status, answer = await self._http.call(method, path, data, not write, limit)
         except NotSentError as error:
             raise UnavailableError(f"qdrant: {error}") from error
         except NoAnswerError as error:
@@ -89,7 +94,7 @@ class Qdrant:
     async def create_collection(self, name: str) -> None:
         """Create a collection; not an error when it is there."""
         try:
-            await self._call("PUT", _path(name), {"vectors": _VECTORS}, True)
+            await self._call("PUT", _path(name), {"vectors": _VECTORS}, True, True)
         except RefusedError as error:
             if error.qdrant_status != 409 and "already exists" not in error.reason:
                 raise
@@ -97,7 +102,7 @@ class Qdrant:
     async def delete_collection(self, name: str) -> None:
         """Delete a collection; not an error when it is gone."""
         try:
-            await self._call("DELETE", _path(name), None, True)
+            await self._call("DELETE", _path(name), None, True, True)
         except RefusedError as error:
             if error.qdrant_status != 404:
                 raise
@@ -105,7 +110,7 @@ class Qdrant:
     async def create_index(self, collection: str, key: str, kind: str) -> None:
         """Create a payload index: keyword, integer or float."""
         body = {"field_name": key, "field_schema": kind}
-        await self._call("PUT", _path(collection, "/index?wait=true"), body, True)
+        await self._call("PUT", _path(collection, "/index?wait=true"), body, True, True)
 
     async def upsert(self, collection: str, points: Sequence[Json]) -> None:
         """Write points and wait until they are applied."""

@@ -63,6 +63,7 @@ class Settings:
     entry_bytes: int
     valkey_timeout_s: float
     qdrant_timeout_s: float
+    qdrant_admin_timeout_s: float
     qdrant_connections: int
     build: str
     log_requests: bool
@@ -153,6 +154,7 @@ def read(environment: Mapping[str, str] = os.environ) -> Settings:
         entry_bytes=number("MAX_ENTRY_BYTES", 256 << 10, 0, 64 << 20),
         valkey_timeout_s=seconds("VALKEY_TIMEOUT_S", "2"),
         qdrant_timeout_s=seconds("QDRANT_TIMEOUT_S", "10"),
+        qdrant_admin_timeout_s=seconds("QDRANT_ADMIN_TIMEOUT_S", "60"),
         qdrant_connections=number("QDRANT_CONNECTIONS", 16, 1, 1024),
         build=_build(text("BUILD", ""), limits),
         log_requests=log_requests == "on",

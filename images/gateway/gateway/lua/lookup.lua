@@ -6,10 +6,14 @@
 -- Gives {1, entry}, {0, reason, incarnation, generation, mapping version, active writers}: go to
 -- Qdrant, or {-1, reason}.
 if server.call('GET', KEYS[1]) ~= ARGV[1] then return {-1, 'epoch'} end
-if server.call('EXISTS', KEYS[3]) == 1 then return {-1, 'claim'} end
+local writers = 0
+-- Mostly there is neither a claim nor a writer: one call tells.
+if server.call('EXISTS', KEYS[3], KEYS[4]) > 0 then
+  if server.call('EXISTS', KEYS[3]) == 1 then return {-1, 'claim'} end
+  writers = server.call('HLEN', KEYS[4])
+end
 local index = server.call('HMGET', KEYS[2], 'incarnation', 'generation', 'mapping_version')
 if not index[1] then return {-1, 'missing'} end
-local writers = server.call('HLEN', KEYS[4])
 local function miss(reason)
   return {0, reason, index[1], index[2], index[3], writers}
 end

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from refill.load.loops import Job, Row
-from refill.load.worker import Done, Setup
+from refill.load.worker import Done, Setup, Stop
 from refill.processes import die_with_parent, module_command, module_environment
 
 
@@ -34,6 +34,7 @@ class Clients:
         self._messages: queue.SimpleQueue[list[Row] | Done | ClientError] = queue.SimpleQueue()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pipes: list[Pipe] = []
+        self._windows: list[int] = []
         self._closing = False
         self._next_tick = time.monotonic()
 
@@ -105,6 +106,7 @@ class Clients:
         Raises:
             ClientError: a client process ended or failed.
         """
+        self._windows = [job.window for job in jobs]
         for pipe, job in zip(self._pipes, jobs, strict=False):
             pipe.send(job)
         done: list[Done] = []
@@ -124,9 +126,9 @@ class Clients:
         return done
 
     def stop(self) -> None:
-        """Ask all clients to end their job after the request under way."""
-        for pipe in self._pipes:
-            pipe.send(None)
+        """Ask all clients to end the job that `run` gave them, after the request under way."""
+        for pipe, window in zip(self._pipes, self._windows, strict=False):
+            pipe.send(Stop(window))
 
     def _next(self, deadline: float | None) -> list[Row] | Done | ClientError | None:
         """Give the next message, or None when there is none until the deadline."""

@@ -45,6 +45,49 @@ class Done:
     failure: str | None
 
 
+@dataclass(frozen=True)
+class Stop:
+    """End a window after the request under way; other windows are not concerned."""
+
+    window: int
+
+
+class _Jobs:
+    """Jobs that wait and the one under way. A stop ends the window that it names, whenever it
+    comes: one that is over already is left alone, and so is the next."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+        self._waiting: list[Job] = []
+        self._current: int | None = None
+        self._stopped: set[int] = set()
+        self._arrived = threading.Condition()
+
+    def put(self, message: Job | Stop) -> None:
+        with self._arrived:
+            if isinstance(message, Job):
+                self._waiting.append(message)
+                self._arrived.notify()
+                return
+            self._stopped.add(message.window)
+            if self._current == message.window:
+                self._stop.set()
+
+    def take(self) -> Job:
+        with self._arrived:
+            self._arrived.wait_for(lambda: bool(self._waiting))
+            job = self._waiting.pop(0)
+            self._current = job.window
+            if job.window in self._stopped:
+                self._stop.set()
+            return job
+
+    def over(self) -> None:
+        with self._arrived:
+            self._current = None
+            self._stop.clear()
+
+
 class _Batches:
     """Collects rows and sends them as one message when the span is over."""
 
@@ -77,14 +120,13 @@ class _Batches:
 
 
 def serve(pipe: Pipe) -> None:
-    """Run jobs until the pipe is closed. A `None` message stops the job under way."""
+    """Run jobs until the pipe is closed."""
     setup: Setup = pipe.recv()
     batches = _Batches(pipe)
     client = Client(
         setup.number, setup.address, setup.source, setup.timeout_s, setup.origin, batches.add
     )
-    jobs: list[Job | None] = []
-    arrived = threading.Condition()
+    jobs = _Jobs(client.stop)
 
     def listen() -> None:
         while True:
@@ -92,12 +134,7 @@ def serve(pipe: Pipe) -> None:
                 message = pipe.recv()
             except (EOFError, OSError):
                 os._exit(0)  # the controller is gone: nobody takes the rows
-            if message is None:
-                client.stop.set()
-                continue
-            with arrived:
-                jobs.append(message)
-                arrived.notify()
+            jobs.put(message)
 
     threading.Thread(target=listen, daemon=True, name="listen").start()
     # The collector's pauses would stand in the latencies; a client makes no cycles.
@@ -105,10 +142,7 @@ def serve(pipe: Pipe) -> None:
     gc.freeze()
     gc.disable()
     while True:
-        with arrived:
-            arrived.wait_for(lambda: bool(jobs))
-            job = jobs.pop(0)
-        assert job is not None
+        job = jobs.take()
         batches.issued, batches.delivering_s = 0, 0.0
         start, failure = client.now(), None
         try:
@@ -116,7 +150,7 @@ def serve(pipe: Pipe) -> None:
         except Exception as error:  # noqa: BLE001 - reported to the controller, which ends the run
             failure = f"{type(error).__name__}: {error}"
         end = client.now()
-        client.stop.clear()
+        jobs.over()
         batches.flush()
         pipe.send(
             Done(

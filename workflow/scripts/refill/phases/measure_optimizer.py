@@ -31,7 +31,7 @@ from refill.load.ledger import conservation
 from refill.load.wire import Address
 from refill.phases.lock import machine_lock
 from refill.phases.optimizer_record import judged, phase_figures
-from refill.phases.optimizer_run import OptimizerRun, PhaseError, Settings
+from refill.phases.optimizer_run import OPEN_CONNECTIONS, OptimizerRun, PhaseError, Settings
 from refill.processes import StoppedError, Watch
 from refill.progress import Progress
 from refill.runtimes.external import ExternalEngine
@@ -162,6 +162,7 @@ def _measure(
         "sampler": {
             "draining": dict(settings.draining),
             "steady": dict(settings.steady),
+            "open_connections": OPEN_CONNECTIONS,
             **settings.search,
         },
         "phases": figures,

@@ -328,8 +328,20 @@ class OptimizerRun:
         tick: Callable[[], None],
         tick_s: float | None = None,
     ) -> list[Done]:
+        """Run jobs to their end; a job with a count must have issued all of it.
+
+        Raises:
+            PhaseError: it has not.
+        """
         done = clients.run(jobs, tick, tick_s or self.settings.draining["poll_s"])
         self.windows += done
+        issued = {window.window: window.issued for window in done}
+        for job in jobs:
+            if job.count is not None and issued[job.window] != job.count:
+                raise PhaseError(
+                    f"{job.phase}, window {job.window}: {issued[job.window]} of {job.count} "
+                    "requests were issued"
+                )
         return done
 
     def _poll(self, phase: str) -> Poll:
