@@ -42,7 +42,7 @@ bench: $(READY) ## Measure this project's own speed and memory: results/bench.js
 	$(BIN)/python -m refill.bench --output results/bench.json
 
 pin: $(READY) ## Pin the images' sources as they are now in config/images.yaml
-	$(BIN)/python -m refill.images pin qdrant-edge
+	$(BIN)/python -m refill.images pin
 
 lock: $(READY) ## Make requirements.lock anew from pyproject.toml (needs uv)
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \

@@ -23,6 +23,8 @@ CONFIG: dict[str, Any] = {
     "scale": "test",
     "corpus": {"name": "small", "points": 3000, "queries": 40},
     "corpora": {"small": {"kind": "npy", "path": "small.npy", "distance": "Dot"}},
+    # The rounds of the gateway have tests of their own.
+    "rounds": {"profiles": []},
     "optimizers": {
         "runs": RUNS,
         "upload": {"batch": 100, "points_per_s": 5000},

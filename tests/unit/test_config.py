@@ -162,7 +162,10 @@ CORPUS = {"kind": "npy", "path": "x.npy", "sha256": None, "distance": "Dot"}
     ("corpus", "expected"),
     [
         ({**CORPUS, "kind": "nyp"}, "corpora.x.kind: is 'nyp': did you mean 'npy'? use `kind` pa"),
-        ({"path": "x.npy"}, "corpora.x.kind: is missing: add `kind` package, hdf5, npy or parquet"),
+        (
+            {"path": "x.npy"},
+            "corpora.x.kind: is missing: add `kind` package, hdf5, npy, parquet or flights",
+        ),
         ({**CORPUS, "pat": 1}, "corpora.x.pat: unknown key: did you mean 'path'?"),
         ({**CORPUS, "sha256": "abc"}, "corpora.x.sha256: must match the pattern"),
         (None, "corpora.x: must be a block of keys, is null"),

@@ -10,7 +10,12 @@ from jsonschema import Draft202012Validator
 from refill.config import PROJECT, readme, schemas
 
 NAMES = sorted(path.name for path in (PROJECT / "workflow/schemas").glob("*.schema.yaml"))
-OURS = ["config.schema.yaml", "images.schema.yaml", "optimizers.schema.yaml"]
+OURS = [
+    "config.schema.yaml",
+    "images.schema.yaml",
+    "operations.schema.yaml",
+    "optimizers.schema.yaml",
+]
 
 
 def objects(schema: Any, where: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -31,6 +31,14 @@ FORMS: dict[str, dict[str, Any]] = {
         "payload": ["docid"],
         "distance": "Cosine",
     },
+    "flights": {
+        "kind": "flights",
+        "package": "data-pack",
+        "version": "1.0",
+        "archive": "sdist",
+        "sha256": PIN,
+        "member": "data_pack/flights.csv.zip",
+    },
 }
 
 
@@ -55,9 +63,10 @@ def test_each_form(kind: str) -> None:
     assert not accepted({**form, "unknown": 1})
     assert not accepted({**form, "distance": "Manhattan"})
     assert not accepted({**form, "sha256": "A" * 64})
-    for key in form.keys() - {"payload"}:
+    for key in form.keys() - {"payload", "archive"}:
         assert not accepted({k: v for k, v in form.items() if k != key}), key
 
 
-def test_a_package_is_always_pinned() -> None:
-    assert not accepted({**FORMS["package"], "sha256": None})
+@pytest.mark.parametrize("kind", ["package", "flights"])
+def test_a_package_is_always_pinned(kind: str) -> None:
+    assert not accepted({**FORMS[kind], "sha256": None})

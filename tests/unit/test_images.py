@@ -1,4 +1,4 @@
-"""Images: what counts as a tree, drift, pinning, and archives that are the same everywhere."""
+"""Images: what counts as a source, drift, pinning, and archives that are the same everywhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from refill import images
+from refill import image_sources, images
 from refill.config import load_images
 from refill.evidence.hashes import sha256_file
 from refill.evidence.records import read_json
@@ -46,8 +46,16 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def entry(project: Path, name: str = "first") -> dict[str, Any]:
-    return load_images(project / "config/images.yaml")[name]
+def entries(project: Path) -> dict[str, dict[str, Any]]:
+    return load_images(project / "config/images.yaml")
+
+
+def state(project: Path, tree: str = "images/first") -> dict[str, Any]:
+    return image_sources.read_source(project, {"tree": tree}).state()
+
+
+def archive(project: Path, tree: str = "images/first") -> bytes:
+    return images.archive(tree, image_sources.read_source(project, {"tree": tree}).files)
 
 
 def test_pinning_changes_one_value_and_keeps_the_rest_of_the_file(project: Path) -> None:
@@ -60,7 +68,7 @@ def test_pinning_changes_one_value_and_keeps_the_rest_of_the_file(project: Path)
     (project / "images/first/__main__.py").write_text("print(1)\n")
     images.pin(project, "first")
     twice = path.read_text()
-    first = images.tree_hashes(project, "images/first")
+    first = state(project)
     assert yaml.safe_load(twice)["images"]["first"]["pinned"] == first
     assert yaml.safe_load(twice)["images"]["second"] == yaml.safe_load(once)["images"]["second"]
     assert twice.count("second:") == 1
@@ -81,13 +89,13 @@ def test_any_spelling_of_the_old_value_is_replaced(pinned: str, tail: str) -> No
 
 def test_drift_names_each_file_and_the_command_that_pins_again(project: Path) -> None:
     images.pin(project, "first")
-    images.check(project, "first", entry(project))
+    images.check(project, "first", entries(project))
     tree = project / "images/first"
     (tree / "__main__.py").write_text("print('other')\n")
     (tree / "new.py").write_text("")
     (tree / "inner/__init__.py").unlink()
     with pytest.raises(images.ImageError) as caught:
-        images.check(project, "first", entry(project))
+        images.check(project, "first", entries(project))
     text = str(caught.value)
     assert "changed: __main__.py" in text
     assert "added: new.py" in text
@@ -95,24 +103,24 @@ def test_drift_names_each_file_and_the_command_that_pins_again(project: Path) ->
     assert "make pin" in text
     assert "python -m refill.images pin first" in text
     with pytest.raises(images.ImageError, match="drifted"):
-        images.build(project, "first", entry(project), Path("a.pyz"), Path("a.json"), "c")
+        images.build(project, "first", entries(project), Path("a.pyz"), Path("a.json"), "c")
 
 
 def test_an_unpinned_image_is_not_built(project: Path) -> None:
     with pytest.raises(images.ImageError, match=r"not pinned.*pin first"):
-        images.build(project, "first", entry(project), Path("a.pyz"), Path("a.json"), "c")
+        images.build(project, "first", entries(project), Path("a.pyz"), Path("a.json"), "c")
 
 
 def test_a_tree_hash_is_not_believed_without_its_files(project: Path) -> None:
     images.pin(project, "first")
-    changed = entry(project)
-    changed["pinned"]["tree"] = "0" * 64
+    changed = entries(project)
+    changed["first"]["pinned"]["tree"] = "0" * 64
     with pytest.raises(images.ImageError, match=r"pinned\.tree"):
         images.check(project, "first", changed)
 
 
 def test_compiled_python_and_caches_never_count(project: Path) -> None:
-    before = images.tree_hashes(project, "images/first")
+    before = state(project)
     cache = project / "images/first/inner/__pycache__"
     cache.mkdir()
     (cache / "x.cpython-311.pyc").write_bytes(b"x")
@@ -120,30 +128,30 @@ def test_compiled_python_and_caches_never_count(project: Path) -> None:
     (project / "images/first/y.pyc").write_bytes(b"x")
     (project / "images/first/.mypy_cache").mkdir()
     (project / "images/first/.mypy_cache/x.json").write_text("{}")
-    assert images.tree_hashes(project, "images/first") == before
+    assert state(project) == before
 
 
 def test_what_gitignore_leaves_out_does_not_count(project: Path) -> None:
     tree = project / "images/first"
-    before = images.tree_hashes(project, "images/first")
+    before = state(project)
     (project / ".gitignore").write_text("*.log\n")
     (tree / "run.log").write_text("x")
-    assert images.tree_hashes(project, "images/first") != before
+    assert state(project) != before
     subprocess.run(["git", "init", "-q", str(project)], check=True, timeout=60)
-    assert images.tree_hashes(project, "images/first") == before
+    assert state(project) == before
     (tree / "untracked.py").write_text("")
-    assert "untracked.py" in images.tree_files(project, "images/first")
+    assert "untracked.py" in image_sources.tree_files(project, "images/first")
 
 
 def test_links_and_empty_trees_are_refused(project: Path) -> None:
     (project / "images/first/link.py").symlink_to("__main__.py")
     with pytest.raises(images.ImageError, match=r"link\.py.*symbolic link"):
-        images.tree_files(project, "images/first")
+        image_sources.tree_files(project, "images/first")
     (project / "images/empty").mkdir()
     with pytest.raises(images.ImageError, match="no file that counts"):
-        images.tree_files(project, "images/empty")
+        image_sources.tree_files(project, "images/empty")
     with pytest.raises(images.ImageError, match="no such folder"):
-        images.tree_files(project, "images/none")
+        image_sources.tree_files(project, "images/none")
 
 
 def test_two_builds_are_the_same_bytes_and_run(
@@ -155,7 +163,9 @@ def test_two_builds_are_the_same_bytes_and_run(
     records = []
     for path in paths:
         records.append(
-            images.build(project, "first", entry(project), path, path.with_suffix(".json"), "code")
+            images.build(
+                project, "first", entries(project), path, path.with_suffix(".json"), "code"
+            )
         )
         # Times, modes and the order of the directory must not reach the archive.
         for file in (project / "images/first").rglob("*.py"):
@@ -169,8 +179,10 @@ def test_two_builds_are_the_same_bytes_and_run(
     assert record == records[0]
     assert record["id"] == "sha256:" + sha256_file(paths[0]) == records[1]["id"]
     assert record["archive"] == "results/images/1.pyz"
-    assert record["files"] == images.tree_hashes(project, "images/first")["files"]
+    assert record["files"] == state(project)["files"]
     assert list(record["dependencies"]) == ["orjson"]
+    assert len(record["dependency_files"]["orjson"]) == 64
+    assert "differs_from" not in record
     done = subprocess.run(
         [sys.executable, str(paths[0])], capture_output=True, text=True, timeout=60, check=True
     )
@@ -180,7 +192,7 @@ def test_two_builds_are_the_same_bytes_and_run(
 def test_the_archive_depends_on_the_files_alone(project: Path) -> None:
     # A walk of the folder gives this one before what is in the inner folder.
     (project / "images/first/zz.py").write_text("")
-    data = images.archive(project, "images/first")
+    data = archive(project)
     path = project / "a.pyz"
     path.write_bytes(data)
     infos = zipfile.ZipFile(path).infolist()
@@ -189,13 +201,13 @@ def test_the_archive_depends_on_the_files_alone(project: Path) -> None:
     assert {i.date_time for i in infos} == {(1980, 1, 1, 0, 0, 0)}
     assert {i.external_attr >> 16 for i in infos} == {0o100644}
     (project / "images/first/inner/__init__.py").write_text("word = 'hallo'\n")
-    assert images.archive(project, "images/first") != data
+    assert archive(project) != data
 
 
 def test_a_tree_without_main_is_refused(project: Path) -> None:
     (project / "images/first/__main__.py").unlink()
     with pytest.raises(images.ImageError, match=r"__main__\.py"):
-        images.archive(project, "images/first")
+        archive(project)
 
 
 def test_a_dependency_that_is_not_installed_is_named(
@@ -203,7 +215,8 @@ def test_a_dependency_that_is_not_installed_is_named(
 ) -> None:
     monkeypatch.chdir(project)
     images.pin(project, "first")
-    changed = entry(project) | {"dependencies": ["no-such-package-here"]}
+    changed = entries(project)
+    changed["first"]["dependencies"] = ["no-such-package-here"]
     with pytest.raises(images.ImageError, match="no-such-package-here"):
         images.build(project, "first", changed, project / "a.pyz", project / "a.json", "c")
     assert not (project / "a.pyz").exists()
@@ -214,8 +227,9 @@ def test_the_command_line_pins_and_checks(
 ) -> None:
     assert images.main(["check"], project) == 1
     assert "not pinned" in capsys.readouterr().err
-    for name in ("first", "second"):
-        assert images.main(["pin", name], project) == 0
+    assert images.main(["pin", "first"], project) == 0
+    assert entries(project)["second"]["pinned"] is None
+    assert images.main(["pin"], project) == 0
     assert images.main(["check"], project) == 0
     assert "second: as pinned" in capsys.readouterr().out
     assert images.main(["pin", "frist"], project) == 1

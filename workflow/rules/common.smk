@@ -1,5 +1,6 @@
 # Configuration, checked before anything starts, and what every rule needs of it.
 
+import re
 import sys
 from pathlib import Path
 
@@ -8,7 +9,7 @@ PROJECT = Path(workflow.basedir).parent
 # Appended, so that nothing of this project can shadow an installed package.
 sys.path.append(str(SCRIPTS))
 
-from refill.workflow import Plans, as_workflow_error
+from refill.workflow import BEFORE_ALL_MEASUREMENTS, Plans, as_workflow_error
 
 
 configfile: str(PROJECT / "config" / "config.yaml")
@@ -21,3 +22,8 @@ with as_workflow_error():
 def all_cores(wildcards, input=None, attempt=None):
     """A measurement has the machine for itself, however many cores Snakemake was given."""
     return workflow.cores or 1
+
+
+def one_of(names):
+    """A wildcard's pattern that stands for these names and no other."""
+    return "|".join(map(re.escape, names)) or "(?!)"

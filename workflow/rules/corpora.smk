@@ -7,6 +7,9 @@ rule corpus:
         "results/corpora/{corpus}/truth_scores.npy",
     log:
         "results/logs/corpora/{corpus}.log",
+    wildcard_constraints:
+        corpus=one_of(PLANS.vector_corpora),
+    priority: BEFORE_ALL_MEASUREMENTS
     conda:
         "../../environment.yml"
     threads: all_cores
@@ -18,4 +21,24 @@ rule corpus:
         "../scripts/prepare_corpus.py"
 
 
+rule documents:
+    output:
+        "results/corpora/{corpus}/corpus.json",
+        "results/corpora/{corpus}/documents.parquet",
+    log:
+        "results/logs/corpora/{corpus}.log",
+    wildcard_constraints:
+        corpus=one_of(PLANS.document_corpora),
+    priority: BEFORE_ALL_MEASUREMENTS
+    conda:
+        "../../environment.yml"
+    params:
+        plan=lambda w: PLANS.documents(w.corpus),
+    script:
+        "../scripts/prepare_documents.py"
+
+
 CORPUS_RECORD = f"results/corpora/{PLANS.corpus_name}/corpus.json"
+DOCUMENT_RECORDS = [
+    f"results/corpora/{name}/corpus.json" for name in PLANS.round_corpora
+]

@@ -4,7 +4,18 @@
 rule tables:
     input:
         records=OPTIMIZER_RECORDS,
+        rounds=ROUND_RECORDS,
     output:
+        rounds=report(
+            "results/tables/rounds.csv",
+            category="Tables",
+            caption="../report/rounds_table.rst",
+        ),
+        aof=report(
+            "results/tables/aof.csv",
+            category="Tables",
+            caption="../report/aof_table.rst",
+        ),
         optimizers=report(
             "results/tables/optimizers.csv",
             category="Tables",
@@ -34,8 +45,9 @@ rule tables:
 rule manifest:
     input:
         records=OPTIMIZER_RECORDS,
+        rounds=ROUND_RECORDS,
         images=IMAGE_RECORDS,
-        corpus=CORPUS_RECORD,
+        corpora=[CORPUS_RECORD, *DOCUMENT_RECORDS],
         tables=rules.tables.output,
     output:
         "results/manifest.json",
@@ -53,6 +65,7 @@ rule manifest:
 rule report:
     input:
         records=OPTIMIZER_RECORDS,
+        rounds=ROUND_RECORDS,
         tables=rules.tables.output,
         manifest="results/manifest.json",
     output:

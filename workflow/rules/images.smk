@@ -6,6 +6,7 @@ rule image:
         "results/logs/images/{image}.log",
     wildcard_constraints:
         image="|".join(PLANS.images) or "none",
+    priority: BEFORE_ALL_MEASUREMENTS
     localrule: True
     conda:
         "../../environment.yml"
@@ -15,4 +16,6 @@ rule image:
         "../scripts/build_image.py"
 
 
+# What an optimizer run is made with: a change of the gateway is no reason to run one again.
+QDRANT_RECORDS = [f"results/images/{name}.json" for name in PLANS.qdrant_images]
 IMAGE_RECORDS = [f"results/images/{name}.json" for name in PLANS.images]

@@ -5,7 +5,7 @@
 rule optimizer:
     input:
         corpus=CORPUS_RECORD,
-        images=IMAGE_RECORDS,
+        images=QDRANT_RECORDS,
     output:
         record=report(
             "results/optimizers/{id}/{repeat}.json",

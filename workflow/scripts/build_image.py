@@ -14,7 +14,7 @@ if __name__ == "__main__":
         record = build(
             PROJECT,
             plan["name"],
-            plan["entry"],
+            plan["entries"],
             Path(smk.output.archive),
             Path(smk.output.record),
             plan["code"],

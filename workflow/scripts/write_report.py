@@ -8,6 +8,7 @@ from refill.edge import logged
 from refill.evidence.attempts import list_attempts
 from refill.evidence.records import read_json
 from refill.report.page import write
+from refill.report.rounds import Expected
 
 if __name__ == "__main__":
     smk: Any = snakemake  # type: ignore[name-defined]  # noqa: F821 - Snakemake puts it here
@@ -19,5 +20,7 @@ if __name__ == "__main__":
             Path(smk.output[0]),
             list_attempts(Path()),
             read_json(Path(smk.input.manifest)),
+            [read_json(Path(path), "refill.round/1") for path in smk.input.rounds],
+            Expected(**dict(smk.params.plan)["expected"]),
         )
         print(f"report: {smk.output[0]}", file=terminal)

@@ -6,10 +6,16 @@ from typing import Any
 from refill.config import load_claims
 from refill.edge import logged
 from refill.evidence.records import read_json
+from refill.report.rounds import Expected
+from refill.report.rounds import write_tables as write_round_tables
 from refill.report.tables import write_tables
 
 if __name__ == "__main__":
     smk: Any = snakemake  # type: ignore[name-defined]  # noqa: F821 - Snakemake puts it here
     with logged(smk.log[0]):
+        claims, folder = load_claims(), Path(smk.output.optimizers).parent
         records = [read_json(Path(path), "refill.optimizer-run/1") for path in smk.input.records]
-        write_tables(records, load_claims(), Path(smk.output.optimizers).parent)
+        write_tables(records, claims, folder)
+        rounds = [read_json(Path(path), "refill.round/1") for path in smk.input.rounds]
+        expected = Expected(**dict(smk.params.plan)["expected"])
+        write_round_tables(rounds, expected, claims["experiments"]["gateway"], folder)

@@ -1,18 +1,16 @@
-"""Images that are built here: a pinned tree, its deterministic archive, and the record of both.
+"""Images that are built here: a pinned source, its deterministic archive, and the record of both.
 
-    python -m refill.images pin NAME      write the present state of the tree into images.yaml
-    python -m refill.images check [NAME]  say whether trees are as they are pinned
+    python -m refill.images pin [NAME ...]    write the present state of sources into images.yaml
+    python -m refill.images check [NAME ...]  say whether sources are as they are pinned
 
 An image is named by its content: the SHA-256 of a zip archive that Python runs, whose bytes
-depend on the files of the tree and on nothing else (no compression, fixed times and modes).
+depend on the files of its source and on nothing else (no compression, fixed times and modes).
 """
 
 from __future__ import annotations
 
 import argparse
 import io
-import shutil
-import subprocess
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -27,144 +25,194 @@ from refill.config.errors import nearest
 from refill.config.yamlfile import parse_yaml
 from refill.evidence.hashes import sha256_bytes, sha256_file, sha256_tree
 from refill.evidence.records import write_bytes, write_json
+from refill.image_sources import IMAGES, ImageError, Source, read_source, shown, source_record
 
 SCHEMA = "refill.image/1"
-IMAGES = Path("config/images.yaml")
 
 _STAMP = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o100644 << 16
 _UNIX = 3
 
-
-class ImageError(ValueError):
-    """An image cannot be pinned or built; the text names the image, the files and what to do."""
+Entries = Mapping[str, Mapping[str, Any]]
 
 
-def tree_files(project: Path, tree: str) -> dict[str, Path]:
-    """Return the files of a tree that count, by POSIX path in the tree, sorted.
+def needed(entries: Entries, name: str) -> dict[str, Any]:
+    """Return the entries that an image is built from: its own, and the one it `differs_from`."""
+    names = {name}
+    if "differs_from" in entries[name]:
+        names.add(_base(name, entries))
+    return {name: entries[name] for name in sorted(names)}
 
-    Compiled Python and what is in hidden folders (caches of tools) never count, nor, in a Git work
-    tree, what .gitignore files leave out.
-    Raises ImageError for a missing or empty tree and for a symbolic link, whose meaning depends
-    on the machine.
+
+def check(project: Path, name: str, entries: Entries, fetch: bool = True) -> dict[str, Any]:
+    """Return the state of an image's source when it is as pinned.
+
+    Args:
+        project: the folder that the paths of entries are relative to.
+        name: the image.
+        entries: config/images.yaml by name, at least `needed`.
+        fetch: look into Git repositories too; without it their pins are believed.
+
+    Returns:
+        {"tree": SHA-256 over all files, "files": {path: SHA-256}}, for Git "revision".
+
+    Raises:
+        ImageError: nothing is pinned, the source has drifted (with the changed, added and missing
+            files), or it differs from the image it is named to differ from in other files than
+            those that are named.
     """
-    root = project / tree
-    if not root.is_dir():
-        raise ImageError(f"{tree}: no such folder in the project: mend `tree` in {IMAGES}")
-    paths = [path for path in root.rglob("*") if path.is_symlink() or path.is_file()]
-    found = {path.relative_to(root).as_posix(): path for path in paths}
-    found = {name: path for name, path in found.items() if not _cached(name)}
-    kept = _kept_by_git(project, tree)
-    if kept is not None:
-        found = {name: path for name, path in found.items() if name in kept}
-    links = sorted(name for name, path in found.items() if path.is_symlink())
-    if links:
-        raise ImageError(f"{tree}: {', '.join(links)}: is a symbolic link: put the file there")
-    if not found:
-        raise ImageError(f"{tree}: holds no file that counts: is it ignored by Git?")
-    return dict(sorted(found.items()))
+    return _checked(project, name, entries, fetch)[0]
 
 
-def tree_hashes(project: Path, tree: str) -> dict[str, Any]:
-    """Return {"tree": SHA-256 over all files, "files": {path: SHA-256}} of a tree as it is now."""
-    files = {name: sha256_file(path) for name, path in tree_files(project, tree).items()}
-    return {"tree": sha256_tree(files), "files": files}
+def _checked(
+    project: Path, name: str, entries: Entries, fetch: bool
+) -> tuple[dict[str, Any], Source | None]:
+    state, source = _as_pinned(project, name, entries[name], fetch)
+    rule = entries[name].get("differs_from")
+    if rule is not None:
+        base = _base(name, entries)
+        other = _as_pinned(project, base, entries[base], fetch)[0]
+        _check_difference(name, rule, state["files"], other["files"])
+    return state, source
 
 
-def check(project: Path, name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `tree_hashes` of an image's tree when it is as pinned.
+def _base(name: str, entries: Entries) -> str:
+    base: str = entries[name]["differs_from"]["image"]
+    if base not in entries or base == name:
+        others = [other for other in entries if other != name]
+        raise ImageError(
+            f"{name}: differs_from.image: no other image {base!r}: {nearest(base, others)}{IMAGES} "
+            f"has {', '.join(others)}"
+        )
+    return base
 
-    `entry` is the image's part of config/images.yaml. Raises ImageError that lists the changed,
-    added and missing files otherwise, or says that nothing is pinned.
-    """
-    now = tree_hashes(project, entry["tree"])
+
+def _as_pinned(
+    project: Path, name: str, entry: Mapping[str, Any], fetch: bool
+) -> tuple[dict[str, Any], Source | None]:
+    pinned, what = entry["pinned"], shown(entry)
     again = f"`make pin` (python -m refill.images pin {name})"
-    pinned = entry["pinned"]
     if pinned is None:
-        raise ImageError(f"{name}: {entry['tree']} is not pinned in {IMAGES}: run {again}")
+        raise ImageError(f"{name}: {what} is not pinned in {IMAGES}: run {again}")
+    if "git" in entry and not fetch:
+        return dict(pinned), None
+    source = read_source(project, entry)
+    now = source.state()
     if now == pinned:
-        return now
+        return now, source
+    lines = _drift(pinned, now, source)
+    raise ImageError(
+        f"{name}: {what} has drifted from the state pinned in {IMAGES}:\n"
+        + "\n".join(lines)
+        + f"\nundo the change, or, if it is meant, run {again}"
+    )
+
+
+def _drift(pinned: Mapping[str, Any], now: Mapping[str, Any], source: Source) -> list[str]:
     old, new = pinned["files"], now["files"]
     kinds = {
         "changed": [path for path in old.keys() & new.keys() if old[path] != new[path]],
         "added": list(new.keys() - old.keys()),
         "missing": list(old.keys() - new.keys()),
     }
-    lines = [f"  {kind}: {path}" for kind, paths in kinds.items() for path in sorted(paths)]
+    lines = []
+    if pinned.get("revision") != now.get("revision"):
+        lines.append(f"  commit: {now.get('revision')}, pinned is {pinned.get('revision')}")
+    for kind, paths in kinds.items():
+        for path in sorted(paths):
+            place = source.places.get(path)
+            lines.append(f"  {kind}: {path}" + (f" ({place})" if place else ""))
     if not lines:
         lines = [f"  the files are as pinned, `pinned.tree` is not their hash ({now['tree']})"]
+    return lines
+
+
+def _check_difference(
+    name: str, rule: Mapping[str, Any], mine: Mapping[str, str], other: Mapping[str, str]
+) -> None:
+    differing = {path for path in mine.keys() | other.keys() if mine.get(path) != other.get(path)}
+    meant = set(rule["files"])
+    if differing == meant:
+        return
+    lines = [f"  differs as well: {path}" for path in sorted(differing - meant)]
+    lines += [f"  does not differ: {path}" for path in sorted(meant - differing)]
     raise ImageError(
-        f"{name}: {entry['tree']} has drifted from the state pinned in {IMAGES}:\n"
+        f"{name}: must differ from {rule['image']} in {', '.join(sorted(meant))} alone:\n"
         + "\n".join(lines)
-        + f"\nundo the change, or, if it is meant, run {again}"
+        + f"\nmend the sources, or `differs_from.files` of {name} in {IMAGES}"
     )
 
 
-def archive(project: Path, tree: str) -> bytes:
-    """Return the zip archive of a tree: the same bytes for the same files, everywhere.
+def archive(name: str, files: Mapping[str, bytes]) -> bytes:
+    """Return the zip archive of files: the same bytes for the same files, everywhere.
 
-    It runs with `python <archive>`, so the tree needs a `__main__.py` at its root. Raises
-    ImageError when there is none.
+    It runs with `python <archive>`, so the files need a `__main__.py` at their root. Raises
+    ImageError when there is none; `name` is for its text.
     """
-    files = tree_files(project, tree)
     if "__main__.py" not in files:
-        raise ImageError(f"{tree}: has no __main__.py, so Python cannot run its archive: add it")
+        raise ImageError(f"{name}: has no __main__.py, so Python cannot run its archive: add it")
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as file:
-        for name, path in files.items():
-            info = zipfile.ZipInfo(name, _STAMP)
+        for path in sorted(files):
+            info = zipfile.ZipInfo(path, _STAMP)
             info.create_system = _UNIX
             info.external_attr = _MODE
-            file.writestr(info, path.read_bytes())
+            file.writestr(info, files[path])
     return buffer.getvalue()
 
 
 def build(
     project: Path,
     name: str,
-    entry: Mapping[str, Any],
+    entries: Entries,
     archive_path: Path,
     record_path: Path,
     code: str,
 ) -> dict[str, Any]:
-    """Build an image from its pinned tree: write the archive and its record, return the record.
+    """Build an image from its pinned source: write the archive and its record, return the record.
 
-    `archive_path` and `record_path` are below the working folder of the workflow and recorded
-    relative to it, `code` is the hash of the code that builds. Raises ImageError as `check` and
-    `archive`, and when a dependency of the image is not installed.
+    `entries` is as for `check`; `archive_path` and `record_path` are below the working folder of
+    the workflow and recorded relative to it, `code` is the hash of the code that builds. Raises
+    ImageError as `check` and `archive`, and when a dependency of the image is not installed.
     """
-    state = check(project, name, entry)
-    data = archive(project, entry["tree"])
+    entry = entries[name]
+    state, source = _checked(project, name, entries, fetch=True)
+    assert source is not None
+    # From what was checked: a file that changes meanwhile is not built.
+    data = archive(name, source.files)
     digest = sha256_bytes(data)
     record = {
         "schema": SCHEMA,
         "name": name,
         "id": f"sha256:{digest}",
         "archive": _relative(archive_path),
-        "tag": f"{name}:{digest[:12]}",
-        "source": {"kind": "tree", "path": entry["tree"]},
+        "tag": entry.get("tag", f"{name}:{digest[:12]}"),
+        "source": source_record(entry, source),
         "tree": state["tree"],
         "files": state["files"],
-        "build_arguments": {},
+        "build_arguments": {"variant": entry["variant"]} if "variant" in entry else {},
         "dependencies": {package: _version(name, package) for package in entry["dependencies"]},
+        "dependency_files": {package: _installed(package) for package in entry["dependencies"]},
         "code": code,
     }
+    if "differs_from" in entry:
+        base = entries[_base(name, entries)]["pinned"]
+        record["differs_from"] = {**entry["differs_from"], "tree": base["tree"]}
     write_bytes(archive_path, data)
     write_json(record_path, record)
     return record
 
 
 def pin(project: Path, name: str) -> dict[str, Any]:
-    """Write the present state of an image's tree into config/images.yaml; return the state.
+    """Write the present state of an image's source into config/images.yaml; return the state.
 
     Only the value of its `pinned` changes: comments and other images stay as they are. Raises
     ImageError for an unknown image, ConfigError when the file is not valid.
     """
     path = project / IMAGES
     images = load_images(path)
-    if name not in images:
-        raise ImageError(f"no image {name!r}: {nearest(name, images)}{IMAGES} has " + _list(images))
-    state = tree_hashes(project, images[name]["tree"])
+    _check_known(name, images)
+    state = read_source(project, images[name]).state()
     text = path.read_text(encoding="utf-8")
     new = _with_pinned(text, name, state)
     expected = {key: dict(entry) for key, entry in images.items()}
@@ -180,47 +228,34 @@ def main(arguments: Sequence[str] | None = None, project: Path = PROJECT) -> int
     parser = argparse.ArgumentParser(prog="python -m refill.images", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     commands = parser.add_subparsers(dest="command", required=True)
-    pinning = commands.add_parser("pin", help="write the present state into config/images.yaml")
-    pinning.add_argument("name")
-    checking = commands.add_parser("check", help="compare the trees with what is pinned")
-    checking.add_argument("name", nargs="?")
+    for command, text in (
+        ("pin", "write the present state of sources into config/images.yaml"),
+        ("check", "compare the sources with what is pinned"),
+    ):
+        commands.add_parser(command, help=text).add_argument("names", nargs="*", metavar="NAME")
     options = parser.parse_args(arguments)
     try:
-        if options.command == "pin":
-            state = pin(project, options.name)
-            sys.stdout.write(f"{options.name}: pinned {len(state['files'])} files\n")
-            return 0
         images = load_images(project / IMAGES)
-        if options.name is not None and options.name not in images:
-            raise ImageError(f"no image {options.name!r}: {IMAGES} has {_list(images)}")
-        for name in [options.name] if options.name else images:
-            check(project, name, images[name])
-            sys.stdout.write(f"{name}: as pinned\n")
+        names = options.names or list(images)
+        for name in names:
+            _check_known(name, images)
+        for name in names:
+            if options.command == "pin":
+                state = pin(project, name)
+                sys.stdout.write(f"{name}: pinned {len(state['files'])} files\n")
+            else:
+                check(project, name, images)
+                sys.stdout.write(f"{name}: as pinned\n")
     except (ImageError, ConfigError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
 
 
-def _cached(name: str) -> bool:
-    folders = name.split("/")[:-1]
-    hidden = any(folder.startswith(".") for folder in folders)
-    return hidden or "__pycache__" in folders or name.endswith(".pyc")
-
-
-def _kept_by_git(project: Path, tree: str) -> set[str] | None:
-    """Return the paths in the tree that Git keeps or would add; None outside of a work tree.
-
-    Only .gitignore files of the project count, so that a user's own excludes change nothing.
-    """
-    if not (project / ".git").exists() or shutil.which("git") is None:
-        return None
-    command = ["git", "ls-files", "-z", "--cached", "--others"]
-    command += ["--exclude-per-directory=.gitignore", "--", "."]
-    done = subprocess.run(command, cwd=project / tree, capture_output=True, timeout=60, check=False)
-    if done.returncode != 0:
-        raise ImageError(f"{tree}: git ls-files failed: {done.stderr.decode().strip()}")
-    return {name for name in done.stdout.decode().split("\0") if name}
+def _check_known(name: str, images: Entries) -> None:
+    if name not in images:
+        listed = ", ".join(images)
+        raise ImageError(f"no image {name!r}: {nearest(name, images)}{IMAGES} has {listed}")
 
 
 def _version(image: str, package: str) -> str:
@@ -229,8 +264,23 @@ def _version(image: str, package: str) -> str:
     except metadata.PackageNotFoundError:
         raise ImageError(
             f"{image}: dependency {package!r} is not installed: install requirements.lock "
-            "(`make setup`)"
+            "(`pip install --require-hashes -r requirements.lock`)"
         ) from None
+
+
+def _installed(package: str) -> str:
+    """Return one SHA-256 over the files that a package was installed as.
+
+    What an installer writes or changes itself (metadata, start scripts, compiled Python) is left
+    out, so the same wheel gives the same hash on every machine.
+    """
+    hashes = {}
+    for file in metadata.files(package) or ():
+        parts = file.parts
+        own = parts[0] == ".." or parts[0].endswith(".dist-info") or "__pycache__" in parts
+        if not own:
+            hashes[file.as_posix()] = sha256_file(Path(str(file.locate())))
+    return sha256_tree(hashes)
 
 
 def _relative(path: Path) -> str:
@@ -239,10 +289,6 @@ def _relative(path: Path) -> str:
     if not whole.is_relative_to(here):
         raise ImageError(f"{path.name}: must be written below the workflow's working folder")
     return whole.relative_to(here).as_posix()
-
-
-def _list(names: Mapping[str, Any]) -> str:
-    return ", ".join(names)
 
 
 def _with_pinned(text: str, name: str, state: Mapping[str, Any]) -> str:

@@ -20,9 +20,17 @@ from refill.config import (
     load_optimizers,
     validate,
 )
+from refill.config.load import DOCUMENT_KINDS
 from refill.evidence.code import code_hash
+from refill.operations.catalog import load_operations
+from refill.phases.round_plan import plain
 
 FIRST_PRIORITY = 10_000
+FIRST_ROUND = 20_000
+# Nothing is built or fetched between two measurements.
+BEFORE_ALL_MEASUREMENTS = 30_000
+# A drift of the machine during a profile meets both images alike.
+ABBA = (("old", 1), ("new", 1), ("new", 2), ("old", 2))
 SECTIONS = ("upload", "search", "draining", "steady")
 
 
@@ -57,12 +65,19 @@ class Plans:
         self._scripts = project / "workflow" / "scripts"
         self._configurations = load_optimizers(project / "config" / "optimizers.yaml")
         self._entries = load_images(project / "config" / "images.yaml")
+        self._operations = load_operations(project / "config" / "operations.yaml")
         load_claims(project / "config" / "claims.yaml")
         image = self.config["qdrant"].get("image")
-        self.images = [image] if image else []
+        self.qdrant_images: list[str] = [image] if image else []
+        self.rounds = self._rounds()
+        self.images = [*self.qdrant_images, *self._gateway_images()]
         for name in self.images:
-            images.check(project, name, self._entries[name])
+            images.check(project, name, self._entries, fetch=False)
         self.corpus_name: str = self.config["corpus"]["name"]
+        corpora = self.config["corpora"]
+        self.document_corpora = [n for n, spec in corpora.items() if spec["kind"] in DOCUMENT_KINDS]
+        self.vector_corpora = [name for name in corpora if name not in self.document_corpora]
+        self.round_corpora = [self.config["rounds"]["corpus"]["name"]] if self.rounds else []
         optimizers = self.config["optimizers"]
         self.optimizer_ids: list[str] = list(self._configurations)
         # All configurations once, then all of them again: neighbours in time are not twins.
@@ -81,7 +96,8 @@ class Plans:
 
     def image(self, name: str) -> dict[str, Any]:
         """Give the plan of building an image."""
-        return self._plan("build_image.py", name=name, entry=self._entries[name])
+        entries = images.needed(self._entries, name)
+        return self._plan("build_image.py", name=name, entries=entries)
 
     def corpus(self, name: str) -> dict[str, Any]:
         """Give the plan of preparing a corpus."""
@@ -94,6 +110,68 @@ class Plans:
             queries=corpus["queries"],
             seed=corpus["seed"],
         )
+
+    def documents(self, name: str) -> dict[str, Any]:
+        """Give the plan of preparing a corpus of documents."""
+        rounds = self.config["rounds"]
+        return self._plan(
+            "prepare_documents.py",
+            name=name,
+            spec=self.config["corpora"][name],
+            documents=rounds["corpus"]["documents"],
+            seed=rounds["seed"],
+        )
+
+    def round(self, profile: str, image: str, n: int) -> dict[str, Any]:
+        """Give the plan of one round."""
+        rounds = self.config["rounds"]
+        kept = ("seed", "engines", "warm_up", "timeout_s", "trial_limit_s", "valkey", "gateway")
+        return self._plan(
+            "run_round.py",
+            profile=profile,
+            image=image,
+            n=n,
+            serving=profile == "on-main",
+            scale=self.config["scale"],
+            operations=plain(self._operations),
+            counts=self.round_counts,
+            gateway_image=rounds["images"][image],
+            qdrant=self.config["qdrant"],
+            cpus=self.cpus,
+            **{key: rounds[key] for key in kept},
+        )
+
+    def round_priority(self, profile: str, image: str, n: int) -> int:
+        """Give a round's priority: unique, above every optimizer run, falling in their order."""
+        wanted = (profile, image, n)
+        return FIRST_ROUND - self.rounds.index(wanted) if wanted in self.rounds else 0
+
+    @property
+    def round_counts(self) -> dict[str, Any]:
+        """Counts of a round: those of config/operations.yaml, and what wins over them."""
+        return {**self._operations.counts, **self.config["rounds"]["counts"]}
+
+    def _rounds(self) -> list[tuple[str, str, int]]:
+        """Give the rounds in their order: ABBA within each profile."""
+        wanted = self.config.get("rounds", {}).get("profiles", [])
+        return [(profile, image, n) for profile in wanted for image, n in ABBA]
+
+    def _gateway_images(self) -> list[str]:
+        return list(self.config["rounds"]["images"].values()) if self.rounds else []
+
+    def _expected_rounds(self) -> dict[str, Any]:
+        """Give what the table of the rounds lists, measured or not."""
+        named = {
+            "warm": [{"id": o.id, "title": o.title} for o in self._operations.warm],
+            "cold": [{"id": self._operations.cold.id, "title": self._operations.cold.title}],
+        }
+        rounds = self.config.get("rounds", {})
+        return {
+            "operations": named,
+            "clients": {**self._operations.counts, **rounds.get("counts", {})}["clients"],
+            "engines": rounds.get("engines", []),
+            "profiles": rounds.get("profiles", []),
+        }
 
     def optimizer(self, name: str, repeat: int) -> dict[str, Any]:
         """Give the plan of one run of one optimizer configuration."""
@@ -127,7 +205,13 @@ class Plans:
     def tables(self) -> dict[str, Any]:
         """Give the plan of the tables."""
         claims = self.project / "config" / "claims.yaml"
-        return self._plan("write_tables.py", read=[claims], runs=self.optimizer_runs)
+        return self._plan(
+            "write_tables.py",
+            read=[claims],
+            runs=self.optimizer_runs,
+            rounds=self.rounds,
+            expected=self._expected_rounds(),
+        )
 
     def manifest(self) -> dict[str, Any]:
         """Give the plan of the manifest."""
@@ -137,7 +221,13 @@ class Plans:
         """Give the plan of the report."""
         claims = self.project / "config" / "claims.yaml"
         templates = self._scripts / "refill" / "report" / "templates"
-        return self._plan("write_report.py", read=[claims, templates], runs=self.optimizer_runs)
+        return self._plan(
+            "write_report.py",
+            read=[claims, templates],
+            runs=self.optimizer_runs,
+            rounds=self.rounds,
+            expected=self._expected_rounds(),
+        )
 
     def _plan(self, script: str, read: Sequence[Path] = (), **values: Any) -> dict[str, Any]:
         values["code"] = code_hash(self._scripts / script, self._scripts, read)

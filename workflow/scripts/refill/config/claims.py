@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 LATENCIES = ("p50_ms", "p95_ms", "p99_ms", "max_ms", "mean_ms")
@@ -11,19 +12,29 @@ LATENCIES = ("p50_ms", "p95_ms", "p99_ms", "max_ms", "mean_ms")
 def check(claims: Mapping[str, Any]) -> list[str]:
     """Return what is wrong in `config/claims.yaml` beyond its schema, one line each."""
     problems = []
-    for name, experiment in claims["experiments"].items():
-        seen: set[str] = set()
-        runs = experiment["runs"]
-        for run in experiment["identical"]:
-            if run not in runs:
-                problems.append(f"experiments.{name}.identical: unknown run {run!r}")
-        for claim in experiment["claims"]:
-            where = f"experiments.{name}.claims: {claim['id']}"
-            if claim["id"] in seen:
-                problems.append(f"{where}: the id stands twice; give each claim one of its own")
-            seen.add(claim["id"])
-            problems += [f"{where}: {p}" for p in _check_claim(claim, runs)]
-    return problems
+    experiment = claims["experiments"]["optimizers"]
+    seen: set[str] = set()
+    runs = experiment["runs"]
+    for run in experiment["identical"]:
+        if run not in runs:
+            problems.append(f"experiments.optimizers.identical: unknown run {run!r}")
+    for claim in experiment["claims"]:
+        where = f"experiments.optimizers.claims: {claim['id']}"
+        if claim["id"] in seen:
+            problems.append(f"{where}: the id stands twice; give each claim one of its own")
+        seen.add(claim["id"])
+        problems += [f"{where}: {p}" for p in _check_claim(claim, runs)]
+    return [*problems, *_check_cells(claims["experiments"]["gateway"]["figures"])]
+
+
+def _check_cells(figures: Sequence[Mapping[str, Any]]) -> list[str]:
+    keys = ("profile", "cell", "operation", "engine", "clients")
+    names = [", ".join(str(figure[key]) for key in keys) for figure in figures]
+    return [
+        f"experiments.gateway.figures: {name}: stands {n} times; keep one"
+        for name, n in Counter(names).items()
+        if n > 1
+    ]
 
 
 def _check_claim(claim: Mapping[str, Any], runs: Mapping[str, Any]) -> list[str]:

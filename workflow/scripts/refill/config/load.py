@@ -17,6 +17,8 @@ from refill.config.paths import PROJECT, shown
 from refill.config.yamlfile import read_yaml
 
 ENGINES = ("image", "binary", "url")
+# Kinds of corpora that hold documents; all others hold vectors.
+DOCUMENT_KINDS = ("flights",)
 
 
 def load(
@@ -48,6 +50,7 @@ def validate(
         raise _error(found, _origins(files))
     filled: dict[str, Any] = schemas.fill_defaults("config.schema.yaml", config)
     found = [*_check_corpus(filled), *_check_engine(filled, project)]
+    found += _check_rounds(filled, project)
     found += _check_runs(filled, load_optimizers(project / "config/optimizers.yaml"))
     if found:
         raise _error(found, _origins(files))
@@ -103,10 +106,36 @@ def _check_corpus(config: Mapping[str, Any]) -> list[Problem]:
     if name not in known:
         text = f"no corpus {name!r}: {nearest(name, known)}`corpora` has {', '.join(known)}"
         found.append(Problem(("corpus", "name"), text))
+    elif known[name]["kind"] in DOCUMENT_KINDS:
+        text = f"{name} holds documents, not vectors: name it as rounds.corpus.name"
+        found.append(Problem(("corpus", "name"), text))
     limit, points = config["optimizers"]["search"]["limit"], config["corpus"]["points"]
     if limit > points:
         text = f"must be <= corpus.points ({points}), is {limit}: ask for fewer hits"
         found.append(Problem(("optimizers", "search", "limit"), text))
+    return found
+
+
+def _check_rounds(config: Mapping[str, Any], project: Path) -> list[Problem]:
+    rounds = config.get("rounds")
+    if not rounds or not rounds["profiles"]:
+        return []
+    found = []
+    name, known = rounds["corpus"]["name"], config["corpora"]
+    fitting = [n for n, corpus in known.items() if corpus["kind"] in DOCUMENT_KINDS]
+    if name not in fitting:
+        listed = ", ".join(fitting) or "none; add one"
+        text = f"no corpus of documents {name!r}: {nearest(name, fitting)}`corpora` has {listed}"
+        found.append(Problem(("rounds", "corpus", "name"), text))
+    images = load_images(project / "config/images.yaml")
+    for which, image in rounds["images"].items():
+        if image not in images:
+            text = f"no image {image!r}: {nearest(image, images)}config/images.yaml has "
+            found.append(Problem(("rounds", "images", which), text + ", ".join(images)))
+    binary = rounds["valkey"]["binary"]
+    if binary is not None and not os.access(binary, os.X_OK):
+        text = f"{binary} is no program that can be started: give the path of a valkey-server, or "
+        found.append(Problem(("rounds", "valkey", "binary"), text + "null for the package's own"))
     return found
 
 

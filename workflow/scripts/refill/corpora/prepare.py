@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pyarrow.parquet as pq
 
 from refill.corpora import store
@@ -17,6 +16,7 @@ from refill.corpora.archive import extract_member
 from refill.corpora.checks import check_vectors
 from refill.corpora.errors import CorpusError
 from refill.corpora.fetch import check_hash
+from refill.corpora.folder import whole_folder
 from refill.corpora.shuffle import Shuffle
 from refill.corpora.sources import Hdf5Source, Source, open_source
 from refill.evidence.hashes import sha256_file
@@ -68,11 +68,7 @@ def prepare(
     """
     began = time.monotonic()
     sha256 = check_hash(spec, name, fetched)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(out)
-    folder = _sibling(out, "partial")
-    folder.mkdir()
-    try:
+    with whole_folder(out) as folder:
         work = folder / "work"
         work.mkdir()
         path = fetched
@@ -118,9 +114,6 @@ def prepare(
         seconds["total"] = round(time.monotonic() - began, 3)
         record["seconds"] = seconds
         write_json(folder / store.RECORD, record)
-        _publish(folder, out)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     say(f"{name}: ready in {seconds['total']:.1f} s, {duplicates} points equal to a query")
     return record
 
@@ -300,27 +293,3 @@ def _source_block(spec: Mapping[str, Any], fetched: Path, sha256: str) -> dict[s
         block = {"path": fetched.name}
     keys = ("vector", "payload", "queries_from")
     return {**block, **{key: spec[key] for key in keys if key in spec}, "sha256": sha256}
-
-
-def _sibling(out: Path, what: str) -> Path:
-    return out.with_name(f".{out.name}.{what}-{psutil.Process().pid}")
-
-
-def _remove_leftovers(out: Path) -> None:
-    """Remove what runs that were killed left beside `out`."""
-    for what in ("partial", "old"):
-        for left in out.parent.glob(f".{out.name}.{what}-*"):
-            pid = left.name.rpartition("-")[2]
-            mine = left == _sibling(out, what)
-            if pid.isdigit() and (mine or not psutil.pid_exists(int(pid))):
-                shutil.rmtree(left)
-
-
-def _publish(folder: Path, out: Path) -> None:
-    # A folder cannot replace a full one in one step: the old one steps aside first, so that a
-    # kill in between leaves no corpus rather than half of one.
-    old = _sibling(out, "old")
-    if out.exists():
-        out.rename(old)
-    folder.rename(out)
-    shutil.rmtree(old, ignore_errors=True)

@@ -24,7 +24,9 @@ WRITTEN_LATER = (
 
 # Kinds of which every file counts: one that the manifest does not name is a difference.
 # Logs and attempts grow with every later try.
-COMPLETE = frozenset({"record", "ledger", "polls", "table", "image", "corpus"})
+COMPLETE = frozenset(
+    {"record", "ledger", "polls", "raw profile", "resources", "table", "image", "corpus"}
+)
 
 # First match wins. Patterns are those of fnmatch: * crosses folders.
 _SOURCES = (
@@ -52,6 +54,11 @@ _RESULTS = (
     ("results/optimizers/*.polls.parquet", "polls"),
     ("results/optimizers/*.parquet", "ledger"),
     ("results/optimizers/*.json", "record"),
+    ("results/rounds/*.resources.json", "resources"),
+    ("results/rounds/*.warm.json", "raw profile"),
+    ("results/rounds/*.cold.json", "raw profile"),
+    ("results/rounds/*.parquet", "ledger"),
+    ("results/rounds/*.json", "record"),
     ("results/*", "other"),
 )
 

@@ -24,7 +24,7 @@ from refill.evidence.scrub import scrub, without_paths
 
 PROJECT = Path(__file__).parents[4]
 SCHEMA = "refill.manifest/1"
-RUN_SCHEMA = "refill.optimizer-run/1"
+OPTIMIZER_SCHEMA, ROUND_SCHEMA = "refill.optimizer-run/1", "refill.round/1"
 
 
 def gather(
@@ -173,7 +173,8 @@ def _runs(work: Path, files: Mapping[str, str], project: Path) -> list[dict[str,
     keys = ("id", "repeat", "scale", "attempt", "started_at", "ended_at", "code", "valid")
     runs = []
     for path in (path for path, kind in files.items() if kind == "record"):
-        record = read_json(work / path, RUN_SCHEMA)
+        is_round = path.startswith("results/rounds/")
+        record = read_json(work / path, ROUND_SCHEMA if is_round else OPTIMIZER_SCHEMA)
         reasons = [without_paths(reason, [work, project]) for reason in record["invalid"]]
         run = {key: record[key] for key in (*keys, "outcome")}
         runs.append({**run, "invalid": reasons, "record": path})
@@ -184,9 +185,13 @@ def _engines(work: Path, runs: Sequence[Mapping[str, Any]]) -> list[dict[str, An
     """Return each engine identity in the records once, with the records that it stands in."""
     found: dict[str, dict[str, Any]] = {}
     for run in runs:
-        engine = read_json(work / run["record"])["engine"]
-        key = json.dumps(engine, sort_keys=True)
-        found.setdefault(key, {"engine": engine, "records": []})["records"].append(run["record"])
+        record = read_json(work / run["record"])
+        # A round has several engines; one that failed before they answered may have none.
+        is_round = record["schema"] == ROUND_SCHEMA
+        for engine in record["engines"].values() if is_round else [record["engine"]]:
+            key = json.dumps(engine, sort_keys=True)
+            entry = found.setdefault(key, {"engine": engine, "records": []})
+            entry["records"].append(run["record"])
     return list(found.values())
 
 
@@ -234,9 +239,17 @@ def _claims(path: str, record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
                 *((key, record[key]["path"], record[key]["sha256"]) for key in ("ledger", "polls")),
                 ("corpus.sha256", corpus, record["corpus"]["sha256"]),
             ]
+        case "refill.round/1":
+            corpus = f"results/corpora/{record['corpus']['name']}/corpus.json"
+            parts = [(key, record[key]) for key in ("ledger", "resources")]
+            parts += [(f"profiles.{p['name']}", p) for p in record["profiles"]]
+            return [
+                *((key, part["path"], part["sha256"]) for key, part in parts),
+                ("corpus.sha256", corpus, record["corpus"]["sha256"]),
+            ]
         case "refill.image/1":
             return [("id", record["archive"], record["id"].removeprefix("sha256:"))]
-        case "refill.corpus/1":
+        case "refill.corpus/1" | "refill.documents/1":
             folder = Path(path).parent
             return [
                 (f"files.{name}", (folder / name).as_posix(), file["sha256"])

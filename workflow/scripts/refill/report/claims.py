@@ -85,13 +85,12 @@ def claims_table(records: Sequence[Record], claims: Mapping[str, Any]) -> pd.Dat
     Columns are `CLAIM_COLUMNS`. Latencies are compared in the loop of the published figure; the
     same comparison in the open loop stands beside it. Repeats are listed, not averaged.
     """
-    rows = []
-    for name, experiment in claims["experiments"].items():
-        same = identical_runs(records, experiment["identical"])
-        rows += [
-            {"experiment": name, **_claim_row(claim, records, same.records, experiment)}
-            for claim in experiment["claims"]
-        ]
+    experiment = claims["experiments"]["optimizers"]
+    same = identical_runs(records, experiment["identical"])
+    rows = [
+        {"experiment": "optimizers", **_claim_row(claim, records, same.records, experiment)}
+        for claim in experiment["claims"]
+    ]
     return pd.DataFrame(rows, columns=list(CLAIM_COLUMNS))
 
 

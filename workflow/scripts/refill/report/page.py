@@ -11,10 +11,11 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from refill.report import text, views
+from refill.report import rounds_view, text, views
 from refill.report.claims import VERDICTS, claims_table, identical_runs
 from refill.report.lookup import figure, status_of, usable
 from refill.report.plots import ACTIVITY, timeline, to_svg, trade_off
+from refill.report.rounds import NO_ROUNDS, Expected
 from refill.stats.verdict import Value
 
 Record = Mapping[str, Any]
@@ -39,6 +40,8 @@ def write(
     out: Path,
     attempts: Sequence[Mapping[str, Any]] = (),
     manifest: Mapping[str, Any] | None = None,
+    rounds: Sequence[Record] = (),
+    expected: Expected = NO_ROUNDS,
 ) -> None:
     """Read the ledger and polls of each record and write the page to `out`.
 
@@ -48,7 +51,7 @@ def write(
     """
     ledgers = {_key(r): _read(project, r, "ledger") for r in records}
     polls = {_key(r): _read(project, r, "polls") for r in records}
-    page = render(records, ledgers, polls, claims, attempts, manifest)
+    page = render(records, ledgers, polls, claims, attempts, manifest, rounds, expected)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page, encoding="utf-8")
 
@@ -60,8 +63,12 @@ def render(
     claims: Mapping[str, Any],
     attempts: Sequence[Mapping[str, Any]] = (),
     manifest: Mapping[str, Any] | None = None,
+    rounds: Sequence[Record] = (),
+    expected: Expected = NO_ROUNDS,
 ) -> str:
     """Return the whole page. `ledgers` and `polls` are by (id, repeat).
+
+    `rounds` are the records of the gateway rounds, `expected` is what they were to measure.
 
     A run without its tables has no picture, and the page says so. No records at all give a page
     that says that nothing was measured.
@@ -98,11 +105,12 @@ def render(
         optimizers=list(ACTIVITY),
         attempts=attempts,
         outcomes=sorted(Counter(str(a["outcome"]) for a in attempts).items()),
-        hosts=_hosts(records),
-        host_warnings=_host_warnings(records),
+        hosts=_hosts([*records, *rounds]),
+        host_warnings=_host_warnings([*records, *rounds]),
         software=_software(records, manifest),
         packages=_packages(manifest),
         limits=views.limits(records),
+        rounds=rounds_view.section(rounds, expected, claims["experiments"]["gateway"]),
     )
 
 

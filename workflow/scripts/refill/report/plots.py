@@ -87,7 +87,7 @@ def timeline(
     stacked = alt.vconcat(*panels, spacing=10).resolve_scale(
         color="independent", shape="independent"
     )
-    return _styled(stacked, small=width < 500)
+    return styled(stacked, small=width < 500)
 
 
 def trade_off(points: Sequence[Mapping[str, Any]], title: str, width: int, height: int) -> Any:
@@ -98,7 +98,7 @@ def trade_off(points: Sequence[Mapping[str, Any]], title: str, width: int, heigh
     """
     frame = pd.DataFrame(points)
     frame["recall"] = frame["recall"].astype(float)
-    x_domain, y_domain = (_log_domain(frame[column]) for column in ("drain_s", "p50_ms"))
+    x_domain, y_domain = (log_domain(frame[column]) for column in ("drain_s", "p50_ms"))
     inner, tall = width - 74, height - 70
     marks = np.select([frame["bound"], frame["at_most"]], ["≥ ", "≤ "], "")
     frame["label"] = marks + frame["id"].astype(str).to_numpy(dtype=object)
@@ -107,13 +107,13 @@ def trade_off(points: Sequence[Mapping[str, Any]], title: str, width: int, heigh
         "drain_s:Q",
         title="drain time, s (log)",
         scale=alt.Scale(type="log", domain=x_domain, nice=False),
-        axis=alt.Axis(format=",~f", values=_ticks(x_domain)),
+        axis=alt.Axis(format=",~f", values=log_ticks(x_domain)),
     )
     y = alt.Y(
         "p50_ms:Q",
         title="steady p50, ms (log)",
         scale=alt.Scale(type="log", domain=y_domain, nice=False),
-        axis=alt.Axis(format=",~f", values=_ticks(y_domain), minExtent=34),
+        axis=alt.Axis(format=",~f", values=log_ticks(y_domain), minExtent=34),
     )
     color: Any = alt.value(MUTED)
     if frame["recall"].notna().any():
@@ -136,7 +136,7 @@ def trade_off(points: Sequence[Mapping[str, Any]], title: str, width: int, heigh
     chart = alt.layer(marks.encode(color=color), names).properties(
         width=inner, height=tall, title=title
     )
-    return _styled(chart, small=width < 500)
+    return styled(chart, small=width < 500)
 
 
 def _x(end: float, labels: bool) -> Any:
@@ -224,7 +224,7 @@ def _log_y(bins: pd.DataFrame, field: str) -> Any:
         title=None,
         scale=alt.Scale(type="log", domain=domain, nice=False),
         axis=alt.Axis(
-            format=",~f", values=_ticks(domain), minExtent=AXIS_WIDTH, maxExtent=AXIS_WIDTH
+            format=",~f", values=log_ticks(domain), minExtent=AXIS_WIDTH, maxExtent=AXIS_WIDTH
         ),
     )
 
@@ -288,7 +288,7 @@ def _points(counts: pd.DataFrame, phases: pd.DataFrame, end: float, width: int) 
     )
 
 
-def _ticks(domain: Sequence[float]) -> list[float]:
+def log_ticks(domain: Sequence[float]) -> list[float]:
     """Return the decades inside a logarithmic domain, with steps between them if they are few."""
     decades = range(int(np.floor(np.log10(domain[0]))), int(np.ceil(np.log10(domain[1]))) + 1)
     for steps in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7)):
@@ -299,7 +299,8 @@ def _ticks(domain: Sequence[float]) -> list[float]:
     return inside
 
 
-def _log_domain(values: pd.Series[Any]) -> list[float]:
+def log_domain(values: pd.Series[Any]) -> list[float]:
+    """Return the ends of a logarithmic axis that has some room around the values."""
     low, high = float(values.min()), float(values.max())
     pad = max(1.25, (high / low) ** 0.1)
     return [low / pad, high * pad]
@@ -334,7 +335,8 @@ def _placed(
     return placed
 
 
-def _styled(chart: Any, small: bool) -> Any:
+def styled(chart: Any, small: bool) -> Any:
+    """Return a chart with the page's type and colours."""
     size = 10 if small else 11
     return chart.configure(font=FONT, background="transparent", padding=4).configure_view(
         stroke=None

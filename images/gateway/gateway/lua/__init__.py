@@ -1,0 +1,1 @@
+"""The Lua scripts that run in Valkey, one script a file."""

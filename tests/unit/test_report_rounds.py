@@ -1,0 +1,276 @@
+"""Tables and page of the gateway rounds, from synthetic records in the shape of real ones."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from refill.config import load_claims
+from refill.operations.catalog import load_operations
+from refill.report.page import render
+from refill.report.rounds import Expected, aof_table, rounds_table, write_tables
+from refill.report.rounds_view import section
+
+OPERATIONS = load_operations()
+COLD = OPERATIONS.cold.id
+EXPECTED = Expected(
+    {
+        "warm": [{"id": o.id, "title": o.title} for o in OPERATIONS.warm],
+        "cold": [{"id": COLD, "title": OPERATIONS.cold.title}],
+    },
+    [1, 8],
+    ["gateway"],
+    ["on-main", "off-control"],
+)
+PUBLISHED = load_claims()["experiments"]["gateway"]
+AOF = {"current_size": 1000, "base_size": 10, "rewrites": 0}
+
+
+def make_record(profile: str, image: str, n: int) -> dict[str, Any]:
+    """A valid round; p50 is 1 ms of a warm and 4 ms of a cold cell, less for the new image."""
+    serving = profile == "on-main"
+    factor = {"old": 1.0, "new": 0.5}[image]
+    cells = []
+    for kind, entries in (("warm", EXPECTED.operations["warm"] if serving else ()),
+                          ("cold", EXPECTED.operations["cold"])):  # fmt: skip
+        base = 1.0 if kind == "warm" else 4.0 * factor
+        cells += [
+            {
+                "engine": "gateway", "profile": kind, "operation": entry["id"], "clients": clients,
+                "valid": True, "invalid": [], "title": entry["title"], "requests": 200,
+                "trials": [
+                    {
+                        "trial": t,
+                        "invalid": [],
+                        "wrong": [],
+                        "hit_ratio": 1.0 if kind == "warm" else 0.0,
+                        "stats": {"n": 200, "p50_ms": base + t * t + 10 * n, "p95_ms": base * 10},
+                    }
+                    for t in (1, 2, 3)
+                ],
+            }
+            for entry in entries
+            for clients in (1, 8)
+        ]  # fmt: skip
+    grown = 1200 * 7500 if image == "old" and serving else 0
+    profiles = [
+        {
+            "name": kind,
+            "valid": True,
+            "requests": 1200,
+            "cache": {"fills": 1200 if kind == "cold" and serving else 0},
+            "aof": {
+                "before": AOF,
+                "after": {**AOF, "current_size": 1000 + (grown if kind == "cold" else 0)},
+                "rewritten": False,
+                "bytes": grown if kind == "cold" else 0,
+                "replication_offset": 0,
+            },
+        }
+        for kind in (("warm", "cold") if serving else ("cold",))
+    ]
+    place = ["old1", "new1", "new2", "old2"].index(f"{image}{n}")
+    return {
+        "round": f"{profile}/{image}-{n}", "id": f"{profile}/{image}", "profile": profile,
+        "image": image, "repeat": n, "valid": True, "invalid": [], "outcome": "completed",
+        "started_at": f"2026-01-0{1 + (not serving)}T10:0{place}:00.000Z",
+        "ended_at": f"2026-01-0{1 + (not serving)}T10:0{place}:30.000Z",
+        "scale": "test", "code": "c", "corpus": {"name": "synthetic", "documents": 5},
+        "configuration": {"counts": 1}, "host": {"warnings": []},
+        "driver": {"floor_p50_ms": 0.05}, "wall": {"measured_s": 1.0, "total_s": 2.0},
+        "engines": {
+            "gateway": {
+                "name": "gateway", "version": "x",
+                "image": {"id": f"sha256:{image}", "tag": f"t:{image}", "tree": "abc"},
+            },
+            "qdrant": {"name": "qdrant", "title": "qdrant - embedded", "embedded": True},
+            "valkey": {"name": "valkey", "version": "8.1.8"},
+        },
+        "cells": cells, "profiles": profiles,
+        "ledger": {"counts": {"issued": 10, "ok": 10}},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def records() -> list[dict[str, Any]]:
+    return [
+        make_record(profile, image, n)
+        for profile in ("on-main", "off-control")
+        for image, n in (("old", 1), ("new", 1), ("new", 2), ("old", 2))
+    ]
+
+
+def row(table: pd.DataFrame, **wanted: Any) -> Any:
+    found = table
+    for key, value in wanted.items():
+        found = found[found[key] == value]
+    assert len(found) == 1, found
+    return found.iloc[0]
+
+
+def cold(table: pd.DataFrame, profile: str = "on-main", clients: int = 8) -> Any:
+    return row(table, profile=profile, cell="cold", engine="gateway", clients=clients)
+
+
+def test_there_are_42_rows_whatever_was_measured(records: list[dict[str, Any]]) -> None:
+    for measured in (records, records[:3], []):
+        table = rounds_table(measured, EXPECTED, PUBLISHED)
+        assert len(table) == 42
+        assert not table["status"].isna().any()
+    assert (table["status"] != "completed").all()
+
+
+def test_a_cell_has_medians_of_six_trials_their_extremes_and_ratios(
+    records: list[dict[str, Any]],
+) -> None:
+    found = cold(rounds_table(records, EXPECTED, PUBLISHED))
+    # The trials' p50 are 4 + 11, 14, 19, 21, 24, 29 of old, 2 + the same of new.
+    assert found["old_p50_ms"] == pytest.approx((23 + 25) / 2)
+    assert found["new_p50_ms"] == pytest.approx((21 + 23) / 2)
+    assert (found["old_p50_low_ms"], found["old_p50_high_ms"]) == (15, 33)
+    assert found["p50_ratio"] == pytest.approx(22 / 24)
+    assert found["p95_ratio"] == pytest.approx(0.5)
+    assert (found["old_trials"], found["new_trials"], found["responses"]) == (6, 6, 2400)
+    assert found["hit_ratio"] == 0.0
+    assert found["status"] == "completed"
+
+
+def test_published_figures_stand_beside_their_cells(records: list[dict[str, Any]]) -> None:
+    table = rounds_table(records, EXPECTED, PUBLISHED)
+    found = cold(table)
+    assert found["published_old_p50_ms"] == 4.578
+    assert found["published_p50_ratio"] == pytest.approx(3.614 / 4.578)
+    assert found["published_new_p95_ms"] == 14.169
+    assert cold(table, "off-control")["published_old_p95_ms"] == 44.38
+    native = row(table, profile="on-main", cell="cold", engine="opensearch", clients=1)
+    assert native["published_new_p50_ms"] == 0.498
+    assert pd.isna(native["published_old_p95_ms"])
+    assert native["status"].startswith("not measured: opensearch is not in rounds.engines")
+    known = table["published_old_p50_ms"].notna().sum()
+    assert known == len(PUBLISHED["figures"]) == 18
+
+
+def spoil_trial(records: list[dict[str, Any]]) -> None:
+    cell = records[0]["cells"][-1]
+    cell["valid"], cell["invalid"] = False, ["trial 1: 1 of 200 responses are wrong"]
+
+
+def spoil_outcome(records: list[dict[str, Any]]) -> None:
+    records[2] |= {"outcome": "failed", "valid": False, "invalid": ["valkey has ended"]}
+
+
+def spoil_code(records: list[dict[str, Any]]) -> None:
+    records[1]["code"] = "other"
+
+
+def spoil_image(records: list[dict[str, Any]]) -> None:
+    records[3]["engines"]["gateway"]["image"]["id"] = "sha256:third"
+
+
+def spoil_presence(records: list[dict[str, Any]]) -> None:
+    del records[3]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (spoil_trial, "invalid: on-main/old-1: trial 1: 1 of 200 responses are wrong"),
+        (spoil_outcome, "invalid: on-main/new-2 failed: valkey has ended"),
+        (spoil_code, "invalid: the rounds differ in code: measure them anew"),
+        (spoil_image, "invalid: the rounds of old are of different images: measure them anew"),
+        (spoil_presence, "not measured: no record of old-2"),
+    ],
+)
+def test_a_cell_that_does_not_count_has_no_figures_and_says_why(
+    records: list[dict[str, Any]], spoil: Any, words: str
+) -> None:
+    spoil(records)
+    table = rounds_table(records, EXPECTED, PUBLISHED)
+    found = cold(table)
+    assert found["status"] == words
+    assert found[["old_p50_ms", "new_p50_ms", "p50_ratio", "old_p95_ms"]].isna().all()
+    # The other profile has rounds of its own.
+    assert cold(table, "off-control")["status"] == "completed"
+
+
+def test_one_bad_cell_leaves_the_others(records: list[dict[str, Any]]) -> None:
+    spoil_trial(records)
+    table = rounds_table(records, EXPECTED, PUBLISHED)
+    assert cold(table, clients=1)["status"] == "completed"
+
+
+def test_the_log_has_one_row_a_raw_profile(records: list[dict[str, Any]]) -> None:
+    table = aof_table(records, EXPECTED, PUBLISHED)
+    assert len(table) == 12
+    old = row(table, profile="on-main", image="old", n=2, cell="cold")
+    assert (old["growth_bytes"], old["bytes_per_fill"]) == (9_000_000, 7500)
+    assert old["published_growth_bytes"] == 9_103_723
+    new = row(table, profile="on-main", image="new", n=1, cell="cold")
+    assert (new["growth_bytes"], new["fills"]) == (0, 1200)
+    off = row(table, profile="off-control", image="old", n=1, cell="cold")
+    assert pd.isna(off["bytes_per_fill"])
+
+
+def test_a_rewritten_log_has_no_growth(records: list[dict[str, Any]]) -> None:
+    records[0]["profiles"][1]["aof"] |= {"rewritten": True, "bytes": None}
+    found = row(
+        aof_table(records, EXPECTED, PUBLISHED), profile="on-main", image="old", n=1, cell="cold"
+    )
+    assert found["rewritten"]
+    assert pd.isna(found["growth_bytes"])
+    assert pd.isna(found["bytes_per_fill"])
+
+
+def test_files_hold_whole_numbers_whole(records: list[dict[str, Any]], tmp_path: Path) -> None:
+    paths = write_tables(records[:5], EXPECTED, PUBLISHED, tmp_path)
+    assert "9000000,7500," in paths["aof"].read_text()
+    assert len(paths["rounds"].read_text().splitlines()) == 43
+
+
+def page(records: list[dict[str, Any]]) -> str:
+    return render([], {}, {}, load_claims(), rounds=records, expected=EXPECTED)
+
+
+def test_the_page_shows_cells_rounds_log_and_picture(records: list[dict[str, Any]]) -> None:
+    html = page(records)
+    assert "on-main/new-2" in html
+    assert "sha256:new" in html
+    assert "embedded engine" in html
+    assert "9,103,721" in html
+    assert html.count("<svg xmlns") >= 2
+    assert 'src="http' not in html
+
+
+def test_a_wrong_response_is_shown_with_request_and_answer(records: list[dict[str, Any]]) -> None:
+    spoil_trial(records)
+    records[0]["valid"] = False
+    records[0]["cells"][-1]["trials"][0]["wrong"] = [
+        {
+            "status": "wrong",
+            "http": 200,
+            "request": {"method": "POST", "path": "/flights/_search", "body": "{<b>}"},
+            "detail": "hits.total.value: expected 3, got 4",
+            "response": "<script>alert(1)</script>",
+        }
+    ]
+    html = page(records)
+    assert "expected 3, got 4" in html
+    assert "{&lt;b&gt;}" in html
+    assert "<script>" not in html
+
+
+def test_no_round_at_all_is_a_page_that_says_so() -> None:
+    html = page([])
+    assert "No round was measured" in html
+    assert "No picture: no cold cell was completed." in html
+    shown = section([], EXPECTED, PUBLISHED)
+    assert len(shown["missing"]) == 8
+
+
+def test_records_are_only_read(records: list[dict[str, Any]]) -> None:
+    before = copy.deepcopy(records)
+    page(records)
+    assert records == before

@@ -1,0 +1,57 @@
+# The first experiment: one target for each round, in the order ABBA within each profile. A round has
+# all cores, the machine resource and a lock on the machine; unique priorities keep the order, and all
+# images and the documents are there before the first round begins.
+
+
+rule round_on:
+    input:
+        corpus=DOCUMENT_RECORDS,
+        images=IMAGE_RECORDS,
+    output:
+        record=report(
+            "results/rounds/on-main/{image}-{n}.json",
+            category="Rounds",
+            caption="../report/round.rst",
+        ),
+        ledger="results/rounds/on-main/{image}-{n}.parquet",
+        resources="results/rounds/on-main/{image}-{n}.resources.json",
+        warm="results/rounds/on-main/{image}-{n}.warm.json",
+        cold="results/rounds/on-main/{image}-{n}.cold.json",
+    log:
+        "results/logs/rounds/on-main/{image}-{n}.log",
+    wildcard_constraints:
+        image="old|new",
+        n="[12]",
+    priority: lambda w: PLANS.round_priority("on-main", w.image, int(w.n))
+    conda:
+        "../../environment.yml"
+    threads: all_cores
+    resources:
+        machine=1,
+    params:
+        plan=lambda w: PLANS.round("on-main", w.image, int(w.n)),
+    script:
+        "../scripts/run_round.py"
+
+
+# With the cache off nothing is warm, so such a round has no raw profile of warm operations.
+use rule round_on as round_off with:
+    output:
+        record=report(
+            "results/rounds/off-control/{image}-{n}.json",
+            category="Rounds",
+            caption="../report/round.rst",
+        ),
+        ledger="results/rounds/off-control/{image}-{n}.parquet",
+        resources="results/rounds/off-control/{image}-{n}.resources.json",
+        cold="results/rounds/off-control/{image}-{n}.cold.json",
+    log:
+        "results/logs/rounds/off-control/{image}-{n}.log",
+    priority: lambda w: PLANS.round_priority("off-control", w.image, int(w.n))
+    params:
+        plan=lambda w: PLANS.round("off-control", w.image, int(w.n)),
+
+
+ROUND_RECORDS = [
+    f"results/rounds/{profile}/{image}-{n}.json" for profile, image, n in PLANS.rounds
+]

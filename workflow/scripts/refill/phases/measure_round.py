@@ -1,0 +1,263 @@
+"""Measure one round, and leave a record whatever happens.
+
+The steps: hold the machine, begin an attempt, make the requests, measure the driver's floor, make
+the system new, run the round, end the system, work out the figures, write ledger, raw profiles,
+resources and record.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from refill.corpora.documents import Documents
+from refill.engines.description import EngineError
+from refill.evidence.attempts import Attempt
+from refill.evidence.hashes import sha256_file
+from refill.evidence.host import host_facts
+from refill.evidence.records import write_json
+from refill.evidence.scrub import without_paths
+from refill.load.clients import ClientError
+from refill.load.floor import measure as measure_floor
+from refill.load.ledger import STATUSES, conservation
+from refill.operations.catalog import Operations
+from refill.operations.requests import RequestSet
+from refill.phases.lock import machine_lock
+from refill.phases.round_ledger import write_ledger
+from refill.phases.round_plan import Settings, cells, from_plain
+from refill.phases.round_record import (
+    cell_figures,
+    judged,
+    profile_figures,
+    raw_profile,
+    resource_phases,
+)
+from refill.phases.round_run import WARM_UP, RoundRun
+from refill.phases.round_stack import GatewayStack, Parts
+from refill.processes import StoppedError, Watch
+from refill.progress import Progress
+
+SCHEMA = "refill.round/1"
+PROFILE_SCHEMA = "refill.raw-profile/1"
+RESOURCES_SCHEMA = "refill.round-resources/1"
+SCRATCH = Path("results/scratch")
+INDEX = "flights"
+
+
+@dataclass(frozen=True)
+class Files:
+    """What a round reads and writes, relative to the project's folder `root`.
+
+    Attributes:
+        corpus: folder of the prepared documents.
+        gateway_image: record of the gateway's image.
+        qdrant_image: record of Qdrant's image; None for a binary or a URL.
+        record, ledger, resources: what is written.
+        profiles: the raw profile of each of the round's profiles (`warm`, `cold`).
+    """
+
+    root: Path
+    corpus: Path
+    gateway_image: Path
+    qdrant_image: Path | None
+    record: Path
+    ledger: Path
+    resources: Path
+    profiles: Mapping[str, Path]
+
+    @property
+    def written(self) -> list[Path]:
+        """All that a round writes."""
+        return [self.record, self.ledger, self.resources, *self.profiles.values()]
+
+
+def measure(plan: Mapping[str, Any], files: Files, progress: Progress) -> dict[str, Any]:
+    """Measure one round and write its record, ledger, raw profiles and resources.
+
+    Args:
+        plan: `profile`, `image`, `n`, `serving`, `scale`, `seed`, `engines`, `operations`,
+            `counts`, `warm_up`, `timeout_s`, `trial_limit_s`, `qdrant`, `valkey`, `gateway`, `cpus` and
+            `code`, all from the config.
+        files: what is read and written.
+        progress: where the round says how far it is.
+
+    Returns:
+        The record.
+
+    Raises:
+        StoppedError: the round was stopped; the attempt says so and no record is written.
+    """
+    with Watch(), machine_lock(progress.say) as waited:
+        target = f"rounds/{plan['profile']}/{plan['image']}-{plan['n']}"
+        attempt = Attempt.begin(files.root, target, {"code": plan["code"], "scale": plan["scale"]})
+        try:
+            record = _measure(plan, files, attempt, progress, waited)
+        except StoppedError as stopped:
+            attempt.end("interrupted", str(stopped), _left(attempt.folder))
+            raise
+        except BaseException as error:
+            attempt.end("failed", f"{type(error).__name__}: {error}", _left(attempt.folder))
+            raise
+        reason = "; ".join(record["invalid"][:5]) or "valid"
+        attempt.end(record["outcome"], reason, files.written)
+        # Its rows stand in the ledger now, hash and all.
+        if record["valid"]:
+            shutil.rmtree(attempt.folder / "ledger")
+        return record
+
+
+def _left(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _measure(
+    plan: Mapping[str, Any], files: Files, attempt: Attempt, progress: Progress, waited: float
+) -> dict[str, Any]:
+    started, clock = datetime.now(UTC), time.monotonic()
+    documents = Documents.open(files.corpus, verify=True)
+    operations = from_plain(plan["operations"], plan["counts"])
+    settings = _settings(plan, operations)
+    name = f"{plan['profile']}/{plan['image']}-{plan['n']}"
+    requests = RequestSet.build(operations, documents, plan["seed"], INDEX, name)
+    host, floor = host_facts(files.root), measure_floor()
+    stack = GatewayStack(
+        _parts(plan, files), files.root / SCRATCH / attempt.target.replace("/", "-"), attempt.folder
+    )
+    run = RoundRun(settings, requests, stack, attempt.folder, progress)
+    failure: str | None = None
+    try:
+        with stack:
+            run.run(documents)
+            stack.drop()
+    except (EngineError, ClientError) as error:
+        # An engine's own words may hold paths of this machine; a record holds none.
+        failure = without_paths(str(error), [files.root])
+        progress.say(f"the round is invalid: {failure}")
+    rows = run.ledger.frame()
+    figures = cell_figures(settings, run.trials, rows, run.judge.shown, plan["serving"])
+    profiles = profile_figures(figures, run.trials, settings)
+    # A round that broke off has no trial of its later profiles: what is written of them says so.
+    begun = {profile["name"] for profile in profiles}
+    profiles += [{"name": name, "valid": False} for name in files.profiles if name not in begun]
+    kept = conservation(rows, run.windows)
+    if failure:
+        kept["violations"] = ["the round broke off, so not all requests can be accounted for"]
+    statuses = rows[rows["phase"] == WARM_UP]["status"].astype(str)
+    warm_up = {status: int((statuses == status).sum()) for status in STATUSES}
+    outcome, invalid = judged(figures, warm_up, kept, failure)
+    identity = {
+        "id": f"{plan['profile']}/{plan['image']}",
+        "repeat": plan["n"],
+        "attempt": attempt.name,
+        "code": plan["code"],
+    }
+    written = _write(files, identity, run, rows, figures, profiles)
+    total = time.monotonic() - clock
+    measured = sum(trial.end - trial.start for trial in run.trials)
+    record = {
+        "schema": SCHEMA,
+        **identity,
+        "round": name,
+        **{key: plan[key] for key in ("profile", "image", "serving", "scale", "seed")},
+        "started_at": _stamp(started),
+        "ended_at": _stamp(datetime.now(UTC)),
+        "waited_for_machine_s": waited,
+        "valid": not invalid,
+        "invalid": invalid,
+        "outcome": outcome,
+        "corpus": {
+            "name": documents.record["name"],
+            "documents": documents.count,
+            "sha256": sha256_file(files.corpus / "corpus.json"),
+        },
+        "engines": stack.identities,
+        "configuration": {
+            "counts": plan["counts"],
+            "gateway": plan["gateway"],
+            "operations": plan["operations"],
+            "warm_up": plan["warm_up"],
+            "timeout_s": plan["timeout_s"],
+            "trial_limit_s": plan["trial_limit_s"],
+        },
+        "host": host,
+        "driver": floor,
+        "primed": run.primed,
+        "warm_up": {"requests": len(statuses), **warm_up},
+        "profiles": [{**profile, **written["profiles"][profile["name"]]} for profile in profiles],
+        "cells": figures,
+        "ledger": {
+            **written["ledger"],
+            "counts": kept["counts"],
+            "conservation": {key: kept[key] for key in ("violations", "checks")},
+        },
+        "resources": written["resources"],
+        "wall": {"total_s": total, "measured_s": measured, "share": measured / total},
+    }
+    write_json(files.record, record)
+    return record
+
+
+def _write(
+    files: Files,
+    identity: Mapping[str, Any],
+    run: RoundRun,
+    rows: pd.DataFrame,
+    figures: list[dict[str, Any]],
+    profiles: list[dict[str, Any]],
+) -> dict[str, Any]:
+    """Write all but the record; give path and hash of each file."""
+    written: dict[str, Any] = {"profiles": {}}
+    for profile in profiles:
+        path = files.profiles[profile["name"]]
+        content = raw_profile(identity, profile, figures, rows)
+        write_json(path, {"schema": PROFILE_SCHEMA, **content})
+        written["profiles"][profile["name"]] = _file(files, path)
+    phases = resource_phases(run.moments)
+    write_json(files.resources, {"schema": RESOURCES_SCHEMA, **identity, "phases": phases})
+    written["resources"] = _file(files, files.resources)
+    count = write_ledger(files.ledger, rows, run.trials)
+    written["ledger"] = {**_file(files, files.ledger), "rows": count}
+    return written
+
+
+def _settings(plan: Mapping[str, Any], operations: Operations) -> Settings:
+    return Settings(
+        cells(operations, plan["engines"], plan["serving"]),
+        operations.counts["trials"],
+        plan["warm_up"],
+        plan["timeout_s"],
+        plan["trial_limit_s"],
+    )
+
+
+def _parts(plan: Mapping[str, Any], files: Files) -> Parts:
+    return Parts(
+        root=files.root,
+        gateway_image=files.gateway_image,
+        qdrant_image=files.qdrant_image,
+        qdrant=plan["qdrant"],
+        valkey=plan["valkey"],
+        gateway=plan["gateway"],
+        cpus=plan["cpus"],
+        serving=plan["serving"],
+        index=INDEX,
+        # Of this attempt alone, so that what another one left in a kept Qdrant is not in its way.
+        namespace=f"round{secrets.token_hex(4)}",
+    )
+
+
+def _file(files: Files, path: Path) -> dict[str, Any]:
+    relative = path.resolve().relative_to(files.root.resolve()).as_posix()
+    return {"path": relative, "sha256": sha256_file(path)}
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,242 @@
+"""From what a round left (ledger, trials, moments) to the figures of its record."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from refill.engines.gateway import counted
+from refill.engines.valkey import growth
+from refill.load.ledger import conservation, latency_s
+from refill.phases.round_plan import Cell, Settings
+from refill.phases.round_run import Trial
+from refill.phases.round_stack import Moment
+from refill.stats.quantiles import search_stats
+
+PROFILES = ("warm", "cold")
+# What a profile does not need of the common figures of a closed loop.
+_NOT_HERE = ("recall_mean", "hits_short")
+
+
+def cell_figures(
+    settings: Settings,
+    trials: Sequence[Trial],
+    rows: pd.DataFrame,
+    shown_wrong: Mapping[int, Sequence[Mapping[str, Any]]],
+    serving: bool,
+) -> list[dict[str, Any]]:
+    """Give the cells of a round that were begun, each with its trials.
+
+    Args:
+        settings: what was to be done.
+        trials: the trials that were run to their end.
+        rows: the whole ledger.
+        shown_wrong: by window, responses that are not right.
+        serving: whether the cache served.
+    """
+    figures = []
+    for cell in settings.cells:
+        mine = [trial for trial in trials if trial.cell == cell]
+        if not mine:
+            continue
+        blocks = [_trial(t, rows, shown_wrong.get(t.window, ()), settings, serving) for t in mine]
+        invalid = [f"trial {b['trial']}: {why}" for b in blocks for why in b["invalid"]]
+        if len(blocks) != settings.trials:
+            invalid.append(f"{len(blocks)} of {settings.trials} trials were run")
+        figures.append(
+            {
+                "engine": cell.engine,
+                "profile": cell.profile,
+                "operation": cell.operation,
+                "title": cell.title,
+                "clients": cell.clients,
+                "requests": cell.requests,
+                "valid": not invalid,
+                "invalid": invalid,
+                "trials": blocks,
+            }
+        )
+    return figures
+
+
+def _trial(
+    trial: Trial,
+    rows: pd.DataFrame,
+    shown_wrong: Sequence[Mapping[str, Any]],
+    settings: Settings,
+    serving: bool,
+) -> dict[str, Any]:
+    mine = rows[rows["window"] == trial.window]
+    span = max(d.end for d in trial.done) - min(d.start for d in trial.done)
+    stats = search_stats(
+        latency_s(mine), mine["status"].astype(str).to_numpy(), None, None, 0,
+        settings.timeout_s, span,
+    )  # fmt: skip
+    cache = counted(trial.before.cache, trial.after.cache)
+    kept = conservation(mine.assign(seq=np.arange(len(mine))), trial.done)
+    invalid = [
+        *_unanswered(stats, trial.cell),
+        *kept["violations"],
+        *unproven(trial.cell.profile, serving, stats["n"], cache),
+    ]
+    return {
+        "trial": trial.number,
+        "window": trial.window,
+        "start_s": trial.start,
+        "end_s": trial.end,
+        "valid": not invalid,
+        "invalid": invalid,
+        "stats": {key: value for key, value in stats.items() if key not in _NOT_HERE},
+        "cache": cache,
+        "hit_ratio": hit_ratio(cache),
+        "aof": growth(trial.before.aof, trial.after.aof),
+        "resources": spent(trial.before, trial.after),
+        "conservation": kept["checks"],
+        "wrong": list(shown_wrong),
+    }
+
+
+def _unanswered(stats: Mapping[str, Any], cell: Cell) -> list[str]:
+    """Say which responses were not there or not right: every one counts."""
+    found = []
+    if stats["n"] != cell.requests:
+        found.append(f"{stats['n']} of {cell.requests} requests were issued within the limit")
+    for status, words in (("wrong", "are wrong"), ("error", "failed"), ("timeout", "timed out")):
+        if stats[status]:
+            found.append(f"{stats[status]} of {stats['n']} responses {words}")
+    return found
+
+
+def unproven(profile: str, serving: bool, requests: int, cache: Mapping[str, Any]) -> list[str]:
+    """Say where the cache's own counters do not show the profile that was meant.
+
+    Warm: every request was a hit. Cold with serving on: none was, and each response was published.
+    Cold with serving off: the cache took part in nothing.
+    """
+    if profile == "warm":
+        wanted = {"hits": requests, "misses": 0, "fills": 0, "bypassed": 0}
+    elif serving:
+        wanted = {"hits": 0, "misses": requests, "fills": requests, "bypassed": 0}
+    else:
+        wanted = {"hits": 0, "misses": 0, "fills": 0, "bypassed": requests}
+    return [
+        f"not {profile}: the cache counts {cache[name]} {name}, {count} were expected"
+        for name, count in wanted.items()
+        if cache[name] != count
+    ]
+
+
+def hit_ratio(cache: Mapping[str, Any]) -> float | None:
+    """Give the share of reads that the cache served; None when there was no read."""
+    reads = cache["hits"] + cache["misses"] + cache["bypassed"]
+    return cache["hits"] / reads if reads else None
+
+
+def spent(before: Moment, after: Moment) -> dict[str, dict[str, float | None]]:
+    """Give what each process used between two moments, and its memory at the second.
+
+    `cpu_s` and bytes of disk are differences, `rss_bytes` is not; None where it is not known.
+    """
+    found: dict[str, dict[str, float | None]] = {}
+    for name, now in after.resources.items():
+        earlier = before.resources[name]
+        found[name] = {
+            key: value if key == "rss_bytes" else _difference(earlier[key], value)
+            for key, value in now.items()
+        }
+    return found
+
+
+def _difference(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else after - before
+
+
+def profile_figures(
+    cells: Sequence[Mapping[str, Any]], trials: Sequence[Trial], settings: Settings
+) -> list[dict[str, Any]]:
+    """Give each profile of a round as a whole: span, requests, cache, growth of the log."""
+    figures = []
+    for name in PROFILES:
+        mine = [trial for trial in trials if trial.cell.profile == name]
+        if not mine:
+            continue
+        first, last = mine[0], mine[-1]
+        of_profile = [cell for cell in cells if cell["profile"] == name]
+        wanted = [cell for cell in settings.cells if cell.profile == name]
+        cache = counted(first.before.cache, last.after.cache)
+        figures.append(
+            {
+                "name": name,
+                "start_s": first.start,
+                "end_s": last.end,
+                "seconds": last.end - first.start,
+                "requests": sum(t["stats"]["n"] for c in of_profile for t in c["trials"]),
+                "valid": len(of_profile) == len(wanted) and all(c["valid"] for c in of_profile),
+                "cache": cache,
+                "hit_ratio": hit_ratio(cache),
+                "aof": growth(first.before.aof, last.after.aof),
+                "resources": spent(first.before, last.after),
+            }
+        )
+    return figures
+
+
+def raw_profile(
+    identity: Mapping[str, Any],
+    profile: Mapping[str, Any],
+    cells: Sequence[Mapping[str, Any]],
+    rows: pd.DataFrame,
+) -> dict[str, Any]:
+    """Give one raw profile: each trial of it with every latency, in the order of sending."""
+    blocks = []
+    for cell in (cell for cell in cells if cell["profile"] == profile["name"]):
+        trials = []
+        for trial in cell["trials"]:
+            mine = rows[rows["window"] == trial["window"]].sort_values("sent")
+            latencies = [round(float(value) * 1e3, 4) for value in latency_s(mine)]
+            trials.append({**trial, "latencies_ms": latencies})
+        blocks.append({**cell, "trials": trials})
+    return {**identity, "profile": profile, "cells": blocks}
+
+
+def resource_phases(moments: Sequence[tuple[str, float, Moment]]) -> list[dict[str, Any]]:
+    """Give what each process used in each phase of the round, from one moment to the next."""
+    return [
+        {"phase": name, "start_s": start, "end_s": end, "processes": spent(before, after)}
+        for (_, start, before), (name, end, after) in itertools.pairwise(moments)
+    ]
+
+
+def judged(
+    cells: Sequence[Mapping[str, Any]],
+    warm_up: Mapping[str, int],
+    conserved: Mapping[str, Any],
+    failure: str | None,
+) -> tuple[str, list[str]]:
+    """Say how a round ended and why it is invalid.
+
+    Args:
+        cells: of `cell_figures`.
+        warm_up: requests of the warm-up by status.
+        conserved: of `conservation`, over the whole ledger.
+        failure: what broke the round off.
+
+    Returns:
+        The outcome (`completed`, `failed`) and the reasons; none: it is valid.
+    """
+    invalid = [failure] if failure else []
+    bad = {status: n for status, n in warm_up.items() if status != "ok" and n}
+    if bad:
+        listed = ", ".join(f"{n} {status}" for status, n in bad.items())
+        invalid.append(f"warm-up: {listed}")
+    for cell in cells:
+        where = f"{cell['profile']}, {cell['operation']}, {cell['engine']}, {cell['clients']} "
+        where += "client" if cell["clients"] == 1 else "clients"
+        invalid += [f"{where}, {why}" for why in cell["invalid"]]
+    known = {why for cell in cells for t in cell["trials"] for why in t["invalid"]}
+    invalid += [why for why in conserved["violations"] if why not in known]
+    return ("failed" if failure else "completed"), invalid

@@ -1,0 +1,219 @@
+"""One round: prime, warm up, then every cell's trials, in a closed loop of client processes.
+
+A *cell* is one operation at one number of clients; a *trial* is one measurement of it. Bodies are
+prepared before the trial, responses are kept as bytes and judged after it, and all counters are
+read between trials, so that a timed section holds requests and nothing else.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from refill.corpora.documents import Documents
+from refill.load.clients import Clients
+from refill.load.ledger import Judgement, Ledger
+from refill.load.loops import Job, Row
+from refill.load.prepared import Prepared
+from refill.load.worker import Done, Setup
+from refill.operations.requests import Request, RequestSet
+from refill.oracle.documents import judge
+from refill.phases.round_plan import Cell, Settings
+from refill.phases.round_stack import GatewayStack, Moment
+from refill.progress import Progress
+
+CHECK_S = 0.25
+# Of the responses of one trial that are wrong, so many are shown whole.
+SHOWN_WRONG = 3
+SHOWN_BYTES = 2000
+WARM_UP = "warm-up"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial that was run: its place, its span in seconds since the round's start, counters."""
+
+    cell: Cell
+    number: int
+    window: int
+    start: float
+    end: float
+    before: Moment
+    after: Moment
+    done: Sequence[Done]
+
+
+class RoundJudge:
+    """Judges the responses of a round, and keeps some of those that are not right.
+
+    Args:
+        requests: all requests of the round; a row's key is the place in it.
+    """
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._requests = requests
+        self.shown: dict[int, list[dict[str, Any]]] = defaultdict(list)
+
+    def __call__(self, row: Row) -> Judgement:
+        """Give the status of an answered request."""
+        request = self._requests[row.key]
+        judgement = judge(request, row.http, row.body)
+        if judgement.status != "ok" and len(self.shown[row.window]) < SHOWN_WRONG:
+            self.shown[row.window].append(
+                {
+                    "status": judgement.status,
+                    "http": row.http,
+                    "client": row.client,
+                    "request": {
+                        "method": request.method,
+                        "path": request.path,
+                        "body": request.body[:SHOWN_BYTES].decode(errors="replace"),
+                    },
+                    "detail": judgement.detail,
+                    "response": row.body[:SHOWN_BYTES].decode(errors="replace"),
+                }
+            )
+        return judgement
+
+
+class RoundRun:
+    """Drives one round; `trials`, the ledger and `primed` hold what happened, also after a failure.
+
+    Args:
+        settings: what to do.
+        requests: where its requests come from.
+        stack: the running system.
+        folder: this attempt's own folder; rows are written there as the round goes.
+        progress: where the round says how far it is.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        requests: RequestSet,
+        stack: GatewayStack,
+        folder: Path,
+        progress: Progress,
+    ) -> None:
+        self.settings = settings
+        self.stack = stack
+        self.progress = progress
+        self.trials: list[Trial] = []
+        self.windows: list[Done] = []
+        self.moments: list[tuple[str, float, Moment]] = []
+        self.primed: dict[str, Any] | None = None
+        self._origin = time.monotonic()
+        self._windows = itertools.count()
+        self._rows: list[Row] = []
+        self._plan = _Plan(settings, requests)
+        self.judge = RoundJudge(self._plan.requests)
+        self.ledger = Ledger(folder / "ledger", self.judge)
+
+    def now(self) -> float:
+        """Seconds since the round's start."""
+        return time.monotonic() - self._origin
+
+    def run(self, documents: Documents) -> None:
+        """Run the round.
+
+        Raises:
+            EngineError: a part of the system ended, or did not answer a control call.
+            ClientError: a client process ended or failed.
+        """
+        self._moment("start")
+        self.primed = self.stack.prime(documents)
+        self.progress.say(
+            f"primed: {self.primed['documents']:,} documents in {self.primed['load_s']:.1f} s"
+        )
+        self._moment("primed")
+        known = ((r.method, r.path, r.body) for r in self._plan.requests)
+        source = Prepared(known, self.stack.address)
+        setups = [
+            Setup(n, self.stack.address, source, self.settings.timeout_s, self._origin)
+            for n in range(max(cell.clients for cell in self.settings.cells))
+        ]
+        with Clients(setups, self._rows.extend) as clients:
+            self._moment("clients started")
+            self._warm_up(clients)
+            self._moment("warmed up")
+            for cell in self.settings.cells:
+                for number in range(1, self.settings.trials + 1):
+                    self._trial(clients, cell, number)
+                self._moment(cell.name)
+                self.progress.say(f"{cell.name}: {self._p50s(cell)}")
+
+    def _warm_up(self, clients: Clients) -> None:
+        """Fill the cache with every warm request, see each once more, and walk the cold path."""
+        for keys in (self._plan.fill, self._plan.fill, self._plan.warm_up):
+            if keys:
+                self._issue(clients, [Job(WARM_UP, "closed", next(self._windows), keys, len(keys))])
+
+    def _trial(self, clients: Clients, cell: Cell, number: int) -> None:
+        keys, window = self._plan.keys(cell, number), next(self._windows)
+        jobs = [
+            Job(
+                cell.profile, "closed", window, part, len(part), self.settings.trial_limit_s,
+            )
+            for n in range(cell.clients)
+            if (part := keys[n :: cell.clients])
+        ]  # fmt: skip
+        before, start = self.stack.moment(), self.now()
+        done = self._issue(clients, jobs)
+        end, after = self.now(), self.stack.moment()
+        self.trials.append(Trial(cell, number, window, start, end, before, after, done))
+
+    def _issue(self, clients: Clients, jobs: Sequence[Job]) -> list[Done]:
+        """Run jobs, then judge their responses; rows of a trial that broke off are kept too."""
+        try:
+            done = clients.run(jobs, self.stack.check, CHECK_S)
+        finally:
+            self.ledger.add(self._rows)
+            self._rows.clear()
+        self.windows += done
+        return done
+
+    def _moment(self, name: str) -> None:
+        self.moments.append((name, self.now(), self.stack.moment()))
+
+    def _p50s(self, cell: Cell) -> str:
+        spans = [t.end - t.start for t in self.trials if t.cell == cell]
+        recent = np.median(self.ledger.recent_ms)
+        return f"{len(spans)} trials in {sum(spans):.2f} s, p50 of the last {recent:.3f} ms"
+
+
+class _Plan:
+    """All requests of a round, made before it begins, and which of them each trial issues."""
+
+    def __init__(self, settings: Settings, source: RequestSet) -> None:
+        self.requests: list[Request] = []
+        self._warm: dict[str, range] = {}
+        self._cold: dict[tuple[int, int], range] = {}
+        for cell in settings.cells:
+            if cell.profile == "warm" and cell.operation not in self._warm:
+                self._warm[cell.operation] = self._add(source.warm(cell.operation))
+        self.fill = [key for keys in self._warm.values() for key in keys]
+        self.warm_up = self._add(source.cold(settings.warm_up, 0, 1, WARM_UP))
+        for cell in settings.cells:
+            if cell.profile == "cold":
+                for number in range(1, settings.trials + 1):
+                    new = source.cold(cell.requests, number, cell.clients, cell.profile)
+                    self._cold[cell.clients, number] = self._add(new)
+
+    def _add(self, requests: Sequence[Request]) -> range:
+        first = len(self.requests)
+        self.requests += requests
+        return range(first, len(self.requests))
+
+    def keys(self, cell: Cell, number: int) -> Sequence[int]:
+        """Give the keys of a trial: new ones when cold, the same few over and over when warm."""
+        if cell.profile == "cold":
+            return self._cold[cell.clients, number]
+        known = self._warm[cell.operation]
+        return [known[i % len(known)] for i in range(cell.requests)]

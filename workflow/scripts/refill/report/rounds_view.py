@@ -1,0 +1,292 @@
+"""What the page shows of the gateway rounds, as text: cells, log, rounds, wrong responses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from refill.report import text
+from refill.report.lookup import NOT_MEASURED
+from refill.report.plots import to_svg
+from refill.report.rounds import (
+    IMAGES,
+    PROFILES,
+    QUANTILES,
+    Expected,
+    aof_table,
+    cell_keys,
+    published_of,
+    rounds_table,
+    trial_values,
+)
+from refill.report.rounds_plot import trial_plot
+from refill.report.views import Cell, Table
+
+Record = Mapping[str, Any]
+
+SHOWN_WRONG = 10
+WIDTHS = (("wide", 900), ("narrow", 350))
+_NAMES = {"on-main": "cache serving", "off-control": "cache off"}
+_LEADS = {
+    "warm": "The cache served every one of these requests.",
+    "cold": "Every request had a cache key that was never used before in its round.",
+}
+
+
+def section(
+    records: Sequence[Record], expected: Expected, published: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return everything that `templates/rounds.html.j2` prints.
+
+    Args:
+        records: the rounds' records, in any order.
+        expected: what was to be measured.
+        published: the `gateway` experiment of config/claims.yaml.
+    """
+    ordered = sorted(records, key=lambda r: str(r["started_at"]))
+    table = rounds_table(records, expected, published)
+    return {
+        "published": published,
+        "records": ordered,
+        "title": published["title"],
+        "summary": _summary(table),
+        "engines": _engines(ordered),
+        "embedded": any(r["engines"].get("qdrant", {}).get("embedded") for r in ordered),
+        "images": _images(ordered),
+        "cells": _cell_tables(table),
+        "pictures": _pictures(records, expected, published, table),
+        "aof": _aof(aof_table(records, expected, published)),
+        "rounds": [_round(record) for record in ordered],
+        "missing": _missing(records, expected),
+        "wrong": _wrong(ordered),
+        "limits": _limits(ordered, published),
+    }
+
+
+def _summary(table: pd.DataFrame) -> list[tuple[str, int]]:
+    """Return how many cells are completed, invalid, not measured."""
+    kinds = [_kind(status) for status in table["status"]]
+    return [(name, kinds.count(name)) for name in ("completed", "invalid", NOT_MEASURED)]
+
+
+def _kind(status: str) -> str:
+    return status.partition(":")[0]
+
+
+def _engines(records: Sequence[Record]) -> list[str]:
+    found = []
+    for record in records:
+        for engine in record["engines"].values():
+            title = str(engine.get("title") or engine["name"])
+            version = "" if engine.get("embedded") else f" {engine.get('version')}"
+            found.append(f"{title}{version}")
+    return list(dict.fromkeys(found))
+
+
+def _images(records: Sequence[Record]) -> list[dict[str, str]]:
+    """Return each gateway image that was measured: its name in the rounds, tag, content id."""
+    found = {}
+    for record in records:
+        block = record["engines"].get("gateway")
+        if block:
+            image = block["image"]
+            found[record["image"], image["id"]] = {
+                "name": record["image"],
+                "tag": image["tag"],
+                "id": image["id"],
+                "tree": image["tree"],
+            }
+    return sorted(found.values(), key=lambda i: IMAGES.index(i["name"]))
+
+
+def _cell_tables(table: pd.DataFrame) -> list[Table]:
+    """Return one table a profile and cell kind: old, new and their ratio, at p50 and p95."""
+    tables = []
+    for profile, cells in PROFILES.items():
+        for cell in cells:
+            part = table[(table["profile"] == profile) & (table["cell"] == cell)]
+            rows = [_cell_row(row) for row in _rows(part)]
+            name = f"{cell.capitalize()}, {_NAMES[profile]}"
+            reasons = [s for s in part["status"] if _kind(s) == NOT_MEASURED]
+            tables.append(
+                Table(
+                    f"rounds-{profile}-{cell}",
+                    name,
+                    f"{_LEADS[cell]} Each figure is the median over six trials of that trial's "
+                    "quantile; their lowest and highest stand in results/tables/rounds.csv.",
+                    [("", 2), ("p50, ms", 3), ("p95, ms", 3), ("", 1)],
+                    [
+                        "operation", "clients", "old", "new", "new / old", "old", "new",
+                        "new / old", "hit ratio",
+                    ],
+                    rows,
+                    [f"{reason.capitalize()}." for reason in dict.fromkeys(reasons)],
+                )
+            )  # fmt: skip
+    return tables
+
+
+def _cell_row(row: Mapping[str, Any]) -> list[Cell]:
+    kind = _kind(row["status"])
+    looks = {"completed": "state ok", "invalid": "state bad"}.get(kind, "state")
+    cells = [
+        Cell(row["title"], row["engine"]),
+        Cell(kind if kind == NOT_MEASURED else row["status"], kind=looks),
+        Cell(f"{row['clients']}"),
+    ]
+    for quantile in QUANTILES:
+        short = quantile.removesuffix("_ms")
+        for image in IMAGES:
+            known = row[f"published_{image}_{quantile}"]
+            cells.append(
+                Cell(
+                    text.number(row[f"{image}_{quantile}"]),
+                    "" if pd.isna(known) else text.printed(known),
+                    "number edge" if image == "old" else "number",
+                )
+            )
+        ratio = row[f"published_{short}_ratio"]
+        shown = "" if pd.isna(ratio) else f"{ratio:.2f}"
+        cells.append(Cell(_ratio(row[f"{short}_ratio"]), shown))
+    cells.append(Cell(text.share(row["hit_ratio"]), kind="number edge"))
+    return cells
+
+
+def _ratio(value: float | None) -> str:
+    return text.NONE if value is None or pd.isna(value) else f"{value:.2f}"
+
+
+def _pictures(
+    records: Sequence[Record],
+    expected: Expected,
+    published: Mapping[str, Any],
+    table: pd.DataFrame,
+) -> list[tuple[str, Markup]]:
+    """Return the picture of the cold cells of the gateway, in two widths; [] without any."""
+    points: list[dict[str, Any]] = []
+    marks: list[dict[str, Any]] = []
+    keys = [k for k in cell_keys(expected) if k.cell == "cold" and k.engine == "gateway"]
+    for key in keys:
+        row = table[
+            (table["profile"] == key.profile)
+            & (table["cell"] == key.cell)
+            & (table["operation"] == key.operation)
+            & (table["engine"] == key.engine)
+            & (table["clients"] == key.clients)
+        ].iloc[0]
+        if row["status"] != "completed":
+            continue
+        clients = "1 client" if key.clients == 1 else f"{key.clients} clients"
+        panel = f"{_NAMES[key.profile]}, {clients}"
+        known = published_of(published, key)
+        for quantile in QUANTILES:
+            for image in IMAGES:
+                place = {"panel": panel, "image": image, "quantile": quantile.removesuffix("_ms")}
+                points += [
+                    {**place, "ms": value} for value in trial_values(key, records, image, quantile)
+                ]
+                marks.append({**place, "ms": float(row[f"{image}_{quantile}"]), "of": "measured"})
+                if quantile in known:
+                    value = float(known[quantile][image])
+                    marks.append({**place, "ms": value, "of": "published"})
+    if not points:
+        return []
+    return [
+        (name, Markup(to_svg(trial_plot(points, marks, width), f"rounds-{name}")))
+        for name, width in WIDTHS
+    ]
+
+
+def _aof(table: pd.DataFrame) -> Table:
+    rows = []
+    for row in _rows(table):
+        kind = _kind(row["status"])
+        looks = {"completed": "state ok", "invalid": "state bad"}.get(kind, "state")
+        grown = "rewritten" if row["rewritten"] is True else _whole(row["growth_bytes"])
+        rows.append(
+            [
+                Cell(f"{row['profile']}/{row['image']}-{row['n']}", row["cell"]),
+                Cell(row["status"], kind=looks),
+                Cell(_whole(row["responses"])),
+                Cell(_whole(row["fills"])),
+                Cell(_whole(row["aof_before_bytes"]), kind="number edge"),
+                Cell(_whole(row["aof_after_bytes"])),
+                Cell(grown, _whole(row["published_growth_bytes"])),
+                Cell(text.number(row["bytes_per_fill"])),
+                Cell(_whole(row["replication_offset"]), kind="number edge"),
+            ]
+        )
+    return Table(
+        "rounds-aof",
+        "What each raw profile added to the append-only log",
+        "Sizes in bytes, before and after the profile's trials; nothing else wrote meanwhile.",
+        [("", 1), ("requests", 2), ("log, bytes", 4), ("propagated", 1)],
+        ["round", "responses", "fills", "before", "after", "growth", "a fill", "commands"],
+        rows,
+        ["Growth is not known where the log was rewritten meanwhile."],
+    )
+
+
+def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
+
+
+def _whole(value: Any) -> str:
+    return text.NONE if value is None or pd.isna(value) else f"{int(value):,}"
+
+
+def _round(record: Record) -> dict[str, Any]:
+    """Return one round in a line: what it was, how it ended, what it took."""
+    ledger = record["ledger"]
+    counts = ledger["counts"]
+    return {
+        "name": record["round"],
+        "started": record["started_at"],
+        "ended": record["ended_at"],
+        "state": "completed" if record["valid"] else record["outcome"],
+        "valid": record["valid"],
+        "why": "; ".join(record["invalid"][:5]) or "valid",
+        "requests": f"{counts['ok']:,} of {counts['issued']:,} right",
+        "floor": text.number(record["driver"]["floor_p50_ms"]),
+        "measured": f"{record['wall']['measured_s']:.1f} of {record['wall']['total_s']:.1f} s",
+    }
+
+
+def _missing(records: Sequence[Record], expected: Expected) -> list[str]:
+    there = {record["round"] for record in records}
+    wanted = [f"{p}/{i}-{n}" for p in expected.profiles for n in (1, 2) for i in IMAGES]
+    return [name for name in wanted if name not in there]
+
+
+def _wrong(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Return responses that were not right, with request, expected and got."""
+    found = [
+        {
+            "where": f"{record['round']}: {cell['operation']}, {cell['clients']} clients, "
+            f"trial {trial['trial']}",
+            **shown,
+        }
+        for record in records
+        for cell in record["cells"]
+        for trial in cell["trials"]
+        for shown in trial["wrong"]
+    ]
+    return found[:SHOWN_WRONG]
+
+
+def _limits(records: Sequence[Record], published: Mapping[str, Any]) -> list[str]:
+    sentences = [
+        f"Published figures are of another machine and other builds: {published['setting']}.",
+        "A trial of 200 requests has 10 samples above its p95: the tail is coarse.",
+        *published["caveats"],
+    ]
+    if any(r["engines"].get("qdrant", {}).get("embedded") for r in records):
+        sentences.insert(
+            0,
+            "Qdrant is embedded here (its own storage engine behind this project's HTTP front): "
+            "no cold latency on this page is one of a Qdrant server.",
+        )
+    return sentences

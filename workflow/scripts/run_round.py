@@ -1,0 +1,48 @@
+"""Run one round of the gateway experiment (rules `round_on` and `round_off`)."""
+
+from pathlib import Path
+from typing import IO, Any
+
+from refill.edge import logged
+from refill.phases.measure_round import Files, measure
+from refill.progress import Progress
+
+
+def main(plan: dict[str, Any], files: Files, terminal: IO[str], log: IO[str]) -> None:
+    """Measure, and say in the end what came of it."""
+    progress = Progress(f"{plan['profile']}/{plan['image']}-{plan['n']}", terminal, log)
+    record = measure(plan, files, progress)
+    if record["valid"]:
+        progress.say(f"{record['outcome']}: {files.record}")
+        return
+    for reason in record["invalid"]:
+        progress.say(f"INVALID: {reason}")
+    progress.say(f"the record says so; to measure again: rm {files.record}, and run as before")
+
+
+if __name__ == "__main__":
+    import sys
+
+    smk: Any = snakemake  # type: ignore[name-defined]  # noqa: F821 - Snakemake puts it here
+    with logged(smk.log[0]) as terminal:
+        plan = dict(smk.params.plan)
+        images = {Path(path).stem: Path(path) for path in smk.input.images}
+        main(
+            plan,
+            Files(
+                root=Path(),
+                corpus=Path(smk.input.corpus[0]).parent,
+                gateway_image=images[plan["gateway_image"]],
+                qdrant_image=images.get(plan["qdrant"].get("image")),
+                record=Path(smk.output.record),
+                ledger=Path(smk.output.ledger),
+                resources=Path(smk.output.resources),
+                profiles={
+                    name: Path(smk.output[name])
+                    for name in ("warm", "cold")
+                    if name in smk.output.keys()  # noqa: SIM118 - a Snakemake list with names
+                },
+            ),
+            terminal,
+            sys.stdout,
+        )
