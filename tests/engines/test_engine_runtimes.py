@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from edge_server import TREE, EdgeServer
+from null_server import NullServer, ok
 from refill.engines import qdrant
 from refill.engines.description import Description, EngineError
 from refill.engines.qdrant import Api
@@ -124,3 +125,44 @@ def test_error_words_of_any_shape_are_passed_on() -> None:
     shaped = json.dumps({"status": {"error": "Not found: Collection `x` doesn't exist!"}})
     assert qdrant.error_text(shaped.encode()) == "Not found: Collection `x` doesn't exist!"
     assert qdrant.error_text(b"<html>bad gateway</html>") == "<html>bad gateway</html>"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>hello</html>",
+        b"[1, 2]",
+        b"{}",
+        b'{"result": null}',
+        b'{"result": {}}',
+        b'{"result": {"points_count": 5, "status": "green"}}',
+    ],
+)
+def test_nonsense_with_status_200_is_an_error_with_words(body: bytes) -> None:
+    """What an answer does not say must never pass for idle, empty, or done."""
+    with NullServer(lambda _, __: ok(body)) as server:
+        api = Api(server.address, None)
+        for ask in (api.state, api.count, api.settings):
+            with pytest.raises(EngineError, match="is this a Qdrant server"):
+                ask()
+        assert api.memory() is None
+        api.close()
+
+
+@pytest.mark.parametrize("key", ["sch\u00fcssel", "with\nbreak", " blank "])
+def test_a_key_that_no_head_can_carry_is_refused_without_showing_it(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_KEY", key)
+    with pytest.raises(EngineError, match="SOME_KEY") as error:
+        qdrant.api_key("SOME_KEY")
+    assert key not in str(error.value)
+
+
+def test_a_key_in_an_error_page_is_not_repeated() -> None:
+    page = b'HTTP/1.1 403 No\r\nContent-Length: 35\r\n\r\n{"status":{"error":"bad key s3cret"}}'[
+        :-2
+    ]
+    with NullServer(lambda _, __: page + b"}}") as server, pytest.raises(EngineError) as error:
+        Api(server.address, "s3cret").count()
+    assert "s3cret" not in str(error.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from refill.config import (
     load_claims,
     load_images,
     load_optimizers,
+    schemas,
     validate,
 )
+from refill.workflow import Plans
 
 BASE = PROJECT / "config/config.yaml"
 
@@ -143,7 +146,30 @@ def test_every_default_is_valid_itself() -> None:
             "qdrant.url: must be an http or https address",
         ),
         ({"qdrant": {"image": None, "url": "http://x:99999"}}, "qdrant.url: is no address"),
+        ({"qdrant": {"image": None, "url": "http://x:1\n2"}}, "url: must be of printable ASCII"),
+        ({"qdrant": {"image": None, "url": "http://\u00e9:1"}}, "url: must be of printable ASCII"),
+        ({"qdrant": {"image": None, "binary": "/tmp"}}, "qdrant.binary: '/tmp' is no program"),
+        ({"qdrant": {"image": None, "binary": "a\0b"}}, "qdrant.binary: 'a\\x00b' is no program"),
+        ({"rounds": {"valkey": {"binary": "/tmp"}}}, "rounds.valkey.binary: '/tmp' is no program"),
         ({"qdrant": {"api_key_env": "two words"}}, "qdrant.api_key_env: must match the pattern"),
+        (
+            {"optimizers": {"draining": {"open_per_s": 0.2}}},
+            "draining.open_per_s: times optimizers.draining.open_window_s (4) must be >= 1",
+        ),
+        (
+            {"optimizers": {"draining": {"poll_s": 30}}},
+            "draining.limit_s: must be above optimizers.draining.poll_s (30) times idle_polls (6)",
+        ),
+        ({"optimizers": {"draining": {"limit_s": float("nan")}}}, "must be a finite number, is nan"),
+        ({"corpus": {"points": float("inf")}}, "corpus.points: must be a finite number, is inf"),
+        ({"optimizers": {"repeats": 2.0}}, "optimizers.repeats: must be a whole number, is 2.0"),
+        ({"optimizers": {7: 1}}, "optimizers: the key 7 must be text: put it in quotes"),
+        ({"optimizers": {"upload": {"clients": 257}}}, "clients: must be <= 256, is 257"),
+        ({"qdrant": {"cpus": 5000}}, "qdrant.cpus: must be <= 4096, is 5000"),
+        ({"optimizers": {"search": {"timeout_s": 1e9}}}, "timeout_s: must be <= 86400"),
+        ({"optimizers": {"draining": {"poll_s": 61}}}, "draining.poll_s: must be <= 60, is 61"),
+        ({"optimizers": {"steady": {"open_per_s": 1e7}}}, "open_per_s: must be <= 1000000"),
+        ({"corpus": {"points": 2**53 + 1}}, "corpus.points: must be <= 9007199254740992"),
     ],
 )
 def test_a_mistake_is_named_with_its_file_key_and_cure(
@@ -151,7 +177,7 @@ def test_a_mistake_is_named_with_its_file_key_and_cure(
 ) -> None:
     found = problems(override)
     assert len(found) == 1
-    assert found[0].startswith("config/config.yaml: ") or str(BASE) in found[0]
+    assert found[0].startswith(("config/config.yaml: ", "command line (--config): "))
     assert expected in found[0]
 
 
@@ -212,9 +238,71 @@ def test_a_problem_names_the_last_file_that_has_its_key(
     ]
 
 
+def test_every_number_of_every_schema_has_a_maximum() -> None:
+    """What can be infinitely large hangs or crashes what reads it; claims are only printed."""
+
+    def unbounded(part: Any, where: str) -> list[str]:
+        if isinstance(part, list):
+            return [name for i, item in enumerate(part) for name in unbounded(item, f"{where}.{i}")]
+        if not isinstance(part, dict):
+            return []
+        found = [name for key, item in part.items() for name in unbounded(item, f"{where}.{key}")]
+        if part.get("type") in ("integer", "number"):
+            found += [where] if not {"maximum", "exclusiveMaximum"} & part.keys() else []
+        return found
+
+    for name in ("config", "corpora", "images", "operations", "optimizers"):
+        assert unbounded(schemas.read_schema(f"{name}.schema.yaml"), name) == []
+
+
+def test_a_key_that_stands_twice_is_refused_though_snakemake_has_merged_the_file(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "twice.yaml"
+    path.write_text("scale: a\nscale: b\n")
+    merged = {**yaml.safe_load(BASE.read_text()), "scale": "b"}
+    with pytest.raises(ConfigError, match=r"twice\.yaml: line 2, .*'scale' stands twice"):
+        validate(merged, [BASE, path])
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [("optimizers", load_optimizers), ("images", load_images), ("claims", load_claims)],
+)
+def test_catalogs_refuse_numbers_without_end_and_keys_that_are_no_text(
+    name: str, read: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    path = tmp_path / f"{name}.yaml"
+    path.write_text("configurations: {7: {}}\nlast: [.inf]\n")
+    with pytest.raises(ConfigError) as caught:
+        read(path)
+    assert [text.split("yaml: ")[1] for text in caught.value.problems] == [
+        "configurations: the key 7 must be text: put it in quotes",
+        "last[0]: must be a finite number, is inf: give a number with an end",
+    ]
+
+
+def test_a_file_of_the_command_line_is_named_though_snakemake_lists_it_first(
+    tmp_path: Path,
+) -> None:
+    bad, worse = tmp_path / "bad.yaml", tmp_path / "worse.yaml"
+    bad.write_text("corpus: {points: -1, queries: -1}\n")
+    worse.write_text("corpus: {points: -2}\n")
+    merged = yaml.safe_load(BASE.read_text())
+    merged["corpus"] |= {"points": -2, "queries": -1, "seed": -3}
+    with pytest.raises(ConfigError) as caught:
+        Plans(merged, [bad, worse, BASE], PROJECT, {"corpus": {"seed": -3}})
+    assert [text.rpartition("/")[2].split(":")[0] for text in caught.value.problems] == [
+        "worse.yaml",
+        "bad.yaml",
+        "command line (--config)",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        ("day: 2026-13-45\n", "not valid YAML: month must be in 1..12"),
         ("scale: a\nscale: b\n", "line 2, column 1: not valid YAML: the key 'scale' stands twice"),
         ("corpus: [1\n", "not valid YAML"),
         ("- 1\n", "must be a block of keys, is list"),
@@ -229,6 +317,13 @@ def test_a_file_that_is_no_configuration_says_where(
         load(BASE, [path])
     assert "bad.yaml" in str(caught.value)
     assert expected in str(caught.value)
+
+
+def test_a_file_in_another_encoding_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "latin.yaml"
+    path.write_bytes(b"# fine\nscale: caf\xe9\n")
+    with pytest.raises(ConfigError, match=r"latin\.yaml: line 2: is not UTF-8"):
+        load(BASE, [path])
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

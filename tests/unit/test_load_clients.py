@@ -156,6 +156,28 @@ def test_a_window_can_be_stopped(tmp_path: Path) -> None:
     assert ledger.issued == done[0].issued + 10
 
 
+def test_a_client_that_stood_still_says_so(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, judge)
+
+    timers: list[threading.Timer] = []
+
+    def suspend() -> None:
+        clients.stop()
+        if timers:
+            return
+        (client,) = [c for c in psutil.Process().children() if "refill.load.worker" in c.cmdline()]
+        client.suspend()
+        timers.append(threading.Timer(1.5, client.resume))
+        timers[0].start()
+
+    with NullServer() as server, Clients([setup(server.address)], ledger.add) as clients:
+        quick = clients.run([closed(10)])
+        job = Job("steady", "closed", 1, [0], seconds=30.0)
+        slow = clients.run([job], suspend, 0.3)
+    assert quick[0].stalled_s < 1.0
+    assert slow[0].stalled_s > 1.0
+
+
 def test_a_late_stop_ends_no_later_window() -> None:
     """A stop that comes when its window is over must not cut the next one short."""
     stop = threading.Event()
@@ -198,7 +220,9 @@ def test_a_hidden_retry_breaks_the_conservation_law(tmp_path: Path) -> None:
         frame, done, _ = drive(tmp_path, [setup(server.address)], [closed(200)])
     hidden = frame.drop(index=[50]).reset_index(drop=True)
     assert "issued 200, but the ledger holds 199" in conservation(hidden, done)["violations"][0]
-    done_later = [Done(0, 0, d.start, d.end + 10.0, d.issued, d.delivering_s, None) for d in done]
+    done_later = [
+        Done(0, 0, d.start, d.end + 10.0, d.issued, d.delivering_s, 0.0, None) for d in done
+    ]
     verdict = conservation(frame, done_later)
     assert not verdict["ok"]
     assert "unaccounted" in verdict["violations"][0]

@@ -92,3 +92,10 @@ def test_uploads_must_be_acknowledged(judge: OptimizerJudge) -> None:
     assert upload('{"result": {"status": "completed"}}') == "ok"
     assert upload('{"result": {"status": "wait_timeout"}}') == "wrong"
     assert upload("{}") == "wrong"
+
+
+def test_an_api_key_that_comes_back_is_not_kept() -> None:
+    judge = OptimizerJudge(truth(), 10, 3, key="s3cret-key")
+    body = b'{"status": {"error": "bad api-key s3cret-key"}}'
+    assert judge(search(body, http=403)).detail == "403: bad api-key <API key>"
+    assert "s3cret" not in judge(search(b"<html>s3cret-key")).detail

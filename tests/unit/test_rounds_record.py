@@ -63,7 +63,10 @@ def ledger_of(tmp_path: Path, statuses: list[str]) -> pd.DataFrame:
 
 
 def trial(after: Moment, issued: int = 6) -> Trial:
-    done = [Done(0, 4, 1.0, 1.006, 3, 0.0, None), Done(1, 4, 1.0, 1.015, issued - 3, 0.0, None)]
+    done = [
+        Done(0, 4, 1.0, 1.006, 3, 0.0, 0.0, None),
+        Done(1, 4, 1.0, 1.015, issued - 3, 0.0, 0.0, None),
+    ]
     return Trial(CELL, 1, 4, 0.99, 1.02, moment(100), after, done)
 
 

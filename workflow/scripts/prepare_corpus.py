@@ -7,6 +7,7 @@ from typing import Any
 from refill.corpora.fetch import fetch
 from refill.corpora.prepare import prepare
 from refill.edge import logged
+from refill.processes import Watch
 from refill.progress import Progress
 
 DOWNLOADS = Path("results/downloads")
@@ -31,7 +32,7 @@ def main(plan: dict[str, Any], out: Path, progress: Progress) -> None:
 
 if __name__ == "__main__":
     smk: Any = snakemake  # type: ignore[name-defined]  # noqa: F821 - Snakemake puts it here
-    with logged(smk.log[0]) as terminal:
+    with logged(smk.log[0]) as terminal, Watch():
         plan = dict(smk.params.plan)
         main(
             plan,

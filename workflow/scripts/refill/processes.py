@@ -77,7 +77,7 @@ def snakemake_command() -> list[str]:
 
 
 class Watch:
-    """Turns SIGINT, SIGTERM and the death of an ancestor into `StoppedError` in the main thread.
+    """Turns SIGINT, SIGTERM, SIGHUP and an ancestor's death into `StoppedError` in the main thread.
 
     Used as a context: further signals are ignored while the run cleans up.
     """
@@ -90,7 +90,7 @@ class Watch:
         self._cleaning = False
 
     def __enter__(self) -> Watch:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             self._previous[number] = signal.signal(number, self._on_signal)
         threading.Thread(target=self._look, daemon=True, name="ancestors").start()
         return self

@@ -25,6 +25,7 @@ from refill.runtimes.process import free_port
 COLLECTION = "refill"
 VECTOR = "dense"
 UNKNOWN = float("nan")
+NOT_QDRANT = ": is this a Qdrant server of version 1.19 or newer?"
 # `status` of an optimization that is not over yet.
 ACTIVE = "optimizing"
 
@@ -73,12 +74,28 @@ def is_ready(address: Address) -> bool:
         raise ConnectionError(str(error)) from error
     finally:
         connection.close()
-    return status == 200
+    # Behind a key even this is refused; the first call that carries the key tells more.
+    return status in (200, 401, 403)
 
 
 def api_key(variable: str) -> str | None:
-    """Read the API key from the environment; it goes into request heads and nowhere else."""
-    return os.environ.get(variable) or None
+    """Read the API key from the environment; it goes into request heads and nowhere else.
+
+    Raises:
+        EngineError: it holds what cannot stand in a request's head; the key is not shown.
+    """
+    key = os.environ.get(variable) or None
+    if key and not (key.isascii() and key.isprintable() and key == key.strip()):
+        raise EngineError(
+            f"the API key in the variable {variable} has a line break, a space at an end, or a "
+            "letter that is not ASCII: set it again (qdrant.api_key_env names the variable)"
+        )
+    return key
+
+
+def without_key(text: str, key: str | None) -> str:
+    """Take an API key out of an engine's words: a proxy may send back what it was sent."""
+    return text.replace(key, "<API key>") if key else text
 
 
 @dataclass(frozen=True)
@@ -150,6 +167,7 @@ class Api:
 
     def __init__(self, address: Address, key: str | None, timeout_s: float = 30.0) -> None:
         self.address = address
+        self.key = key
         self.headers = {"api-key": key} if key else {}
         self._connection = Connection(address, timeout_s)
 
@@ -161,12 +179,26 @@ class Api:
         """Make one call and give its `result`.
 
         Raises:
-            EngineError: no answer, or a status other than 200; with the engine's own words.
+            EngineError: no answer, a status other than 200 (with the engine's own words), or an
+                answer that is not Qdrant's.
         """
+        answer = self._json(method, path, body)
+        if answer.get("result") is None:
+            raise EngineError(f"qdrant: {method} {path}: the answer has no `result`{NOT_QDRANT}")
+        return answer["result"]
+
+    def _json(self, method: str, path: str, body: object = None) -> dict[str, Any]:
         status, answer = self._exchange(method, path, body)
         if status != 200:
-            raise EngineError(f"qdrant: {method} {path}: {status}: {error_text(answer)}")
-        return orjson.loads(answer).get("result")
+            words = without_key(error_text(answer), self.key)
+            raise EngineError(f"qdrant: {method} {path}: {status}: {words}")
+        try:
+            value = orjson.loads(answer)
+        except orjson.JSONDecodeError:
+            value = None
+        if not isinstance(value, dict):
+            raise EngineError(f"qdrant: {method} {path}: the answer is no JSON object{NOT_QDRANT}")
+        return value
 
     def _exchange(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
         data = None if body is None else orjson.dumps(body)
@@ -177,10 +209,7 @@ class Api:
 
     def identity(self) -> dict[str, Any]:
         """Give title, version and commit as the engine states them."""
-        status, answer = self._exchange("GET", "/")
-        if status != 200:
-            raise EngineError(f"qdrant: GET /: {status}: {error_text(answer)}")
-        stated = orjson.loads(answer)
+        stated = self._json("GET", "/")
         return {name: stated.get(name) for name in ("title", "version", "commit")}
 
     def create(
@@ -191,10 +220,11 @@ class Api:
         hnsw: Mapping[str, Any],
     ) -> None:
         """Create the collection anew; one named vector, as in the published experiment."""
-        if self.call("GET", f"/collections/{COLLECTION}/exists")["exists"]:
+        path = f"/collections/{COLLECTION}/exists"
+        if self._part(self.call("GET", path), "exists", path):
             raise EngineError(
                 f"qdrant: a collection named {COLLECTION!r} is already there; it is left as it "
-                f"is: delete it yourself (DELETE {self.address.url}/collections/{COLLECTION})"
+                f"is: delete it yourself (DELETE /collections/{COLLECTION}), then run again"
             )
         body: dict[str, Any] = {"vectors": {VECTOR: {"size": dimension, "distance": distance}}}
         if optimizers:
@@ -224,11 +254,13 @@ class Api:
     def count(self) -> int:
         """Count the points that reads can see, exactly."""
         path = f"/collections/{COLLECTION}/points/count"
-        return int(self.call("POST", path, {"exact": True})["count"])
+        count = self._part(self.call("POST", path, {"exact": True}), "count", path)
+        return int(count)
 
     def settings(self) -> dict[str, Any]:
         """Give the collection's optimizer and HNSW settings as the engine states them."""
-        config = self.call("GET", f"/collections/{COLLECTION}")["config"]
+        path = f"/collections/{COLLECTION}"
+        config = self._part(self.call("GET", path), "config", path)
         return {
             "optimizers": config.get("optimizer_config"),
             "hnsw": config.get("hnsw_config"),
@@ -237,10 +269,11 @@ class Api:
 
     def memory(self) -> dict[str, Any] | None:
         """Give the server's own account of memory; None where it has none."""
-        status, answer = self._exchange("GET", f"/collections/{COLLECTION}/memory")
-        if status != 200:
+        try:
+            account = self.call("GET", f"/collections/{COLLECTION}/memory")
+        except EngineError:
             return None
-        total: dict[str, Any] | None = (orjson.loads(answer).get("result") or {}).get("total")
+        total: dict[str, Any] | None = account.get("total")
         return total
 
     def completed(self) -> dict[str, str]:
@@ -251,9 +284,19 @@ class Api:
 
     def state(self) -> CollectionState:
         """Ask for the collection's state: counts, colour, and what the optimizers do."""
-        info = self.call("GET", f"/collections/{COLLECTION}")
-        work = self.call("GET", f"/collections/{COLLECTION}/optimizations?with=queued")
+        path = f"/collections/{COLLECTION}"
+        info = self.call("GET", path)
+        work = self.call("GET", f"{path}/optimizations?with=queued")
+        for answer, part in ((info, "points_count"), (work, "summary"), (work, "running")):
+            self._part(answer, part, path)
         return read_state(info, work)
+
+    @staticmethod
+    def _part(answer: Any, part: str, path: str) -> Any:
+        """Give a part of an answer. What is not said must not pass for idle or empty."""
+        if not isinstance(answer, dict) or answer.get(part) is None:
+            raise EngineError(f"qdrant: {path}: the answer has no `{part}`{NOT_QDRANT}")
+        return answer[part]
 
 
 def error_text(answer: bytes) -> str:
@@ -320,6 +363,9 @@ class SearchSource:
             for row in np.asarray(queries, dtype=np.float32)
         ]
 
+    def open(self) -> None:
+        """All requests are ready."""
+
     def __call__(self, key: int) -> bytes:
         """Give the bytes of query `key`."""
         return self._requests[key]
@@ -344,12 +390,15 @@ class UploadSource:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reader": None}
 
+    def open(self) -> None:
+        """Open the corpus, so that the first request does not wait for it."""
+        # Imported here: only the clients that upload need it.
+        from refill.corpora.store import Corpus
+
+        self._reader = Corpus.open(self._corpus)
+
     def __call__(self, key: int) -> bytes:
         """Give the bytes of the upsert of points `key` to `key + batch`."""
-        if self._reader is None:
-            from refill.corpora.store import Corpus
-
-            self._reader = Corpus.open(self._corpus)
         vectors, payloads = self._reader.rows(key, self._batch)
         body: dict[str, Any] = {
             "ids": list(range(key, key + len(vectors))),

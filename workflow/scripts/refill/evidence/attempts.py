@@ -13,6 +13,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -109,6 +110,18 @@ class Attempt:
         if not whole.is_relative_to(root):
             raise AttemptError(f"attempt {self.name}: file {path.name} is outside of the workflow")
         return whole.relative_to(root).as_posix()
+
+
+def link_all(files: Sequence[Path], folder: Path) -> None:
+    """Give files a second name in an attempt's folder (a hard link: no second copy of the data).
+
+    Where the file system has no hard links they are copied.
+    """
+    for path in files:
+        try:
+            os.link(path, folder / path.name)
+        except OSError:
+            shutil.copy2(path, folder / path.name)
 
 
 def list_attempts(root: Path) -> list[dict[str, Any]]:

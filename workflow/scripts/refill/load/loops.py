@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from refill.load.wire import Address, Connection, WireError, WireTimeoutError
 
@@ -23,7 +23,16 @@ SPIN_S = 0.0003
 # After a refused or broken connection: long enough not to fill the ledger from a dead engine.
 BACK_OFF_S = 0.05
 
-Source = Callable[[int], bytes]
+
+class Source(Protocol):
+    """Gives the bytes of the request with a key."""
+
+    def open(self) -> None:
+        """Make ready, in the client's process, before its first job."""
+
+    def __call__(self, key: int) -> bytes:
+        """Give the bytes; outside of any request's time."""
+        ...
 
 
 class Row(NamedTuple):

@@ -20,6 +20,9 @@ class Prepared:
             prepare(address, method, path, body or None) for method, path, body in requests
         ]
 
+    def open(self) -> None:
+        """All requests are ready."""
+
     def __call__(self, key: int) -> bytes:
         """Give the bytes of request `key`."""
         return self._data[key]

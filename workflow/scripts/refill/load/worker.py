@@ -19,6 +19,7 @@ from refill.load.wire import Address
 
 # A kill of the client loses at most the rows of this span.
 DELIVER_EVERY_S = 0.4
+HEART_BEAT_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Done:
     end: float
     issued: int
     delivering_s: float
+    stalled_s: float
     failure: str | None
 
 
@@ -88,6 +90,25 @@ class _Jobs:
             self._stop.clear()
 
 
+class _Heart:
+    """Notices that this process stood still: suspended, or starved of the processor.
+
+    A latency that was taken meanwhile is the driver's, not the engine's.
+    """
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        threading.Thread(target=self._beat, daemon=True, name="heart").start()
+
+    def _beat(self) -> None:
+        last = time.monotonic()
+        while True:
+            time.sleep(HEART_BEAT_S)
+            now = time.monotonic()
+            self.longest_s = max(self.longest_s, now - last - HEART_BEAT_S)
+            last = now
+
+
 class _Batches:
     """Collects rows and sends them as one message when the span is over."""
 
@@ -122,6 +143,8 @@ class _Batches:
 def serve(pipe: Pipe) -> None:
     """Run jobs until the pipe is closed."""
     setup: Setup = pipe.recv()
+    setup.source.open()
+    heart = _Heart()
     batches = _Batches(pipe)
     client = Client(
         setup.number, setup.address, setup.source, setup.timeout_s, setup.origin, batches.add
@@ -143,7 +166,7 @@ def serve(pipe: Pipe) -> None:
     gc.disable()
     while True:
         job = jobs.take()
-        batches.issued, batches.delivering_s = 0, 0.0
+        batches.issued, batches.delivering_s, heart.longest_s = 0, 0.0, 0.0
         start, failure = client.now(), None
         try:
             client.run(job)
@@ -154,9 +177,16 @@ def serve(pipe: Pipe) -> None:
         batches.flush()
         pipe.send(
             Done(
-                setup.number, job.window, start, end, batches.issued, batches.delivering_s, failure
+                client=setup.number,
+                window=job.window,
+                start=start,
+                end=end,
+                issued=batches.issued,
+                delivering_s=batches.delivering_s,
+                stalled_s=heart.longest_s,
+                failure=failure,
             )
-        )  # fmt: skip
+        )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import math
 
 import orjson
 
-from refill.engines.qdrant import error_text, read_hits
+from refill.engines.qdrant import error_text, read_hits, without_key
 from refill.load.ledger import Judgement
 from refill.load.loops import Row
 from refill.oracle.recall import Truth
@@ -23,17 +23,32 @@ class OptimizerJudge:
         points: ids of the collection are 0 to points - 1.
         limit: hits asked for.
         best_is_low: whether a score is a distance (Euclid, Manhattan).
+        key: the API key; it is taken out of everything that is kept of an answer.
     """
 
-    def __init__(self, truth: Truth, points: int, limit: int, best_is_low: bool = False) -> None:
+    def __init__(
+        self,
+        truth: Truth,
+        points: int,
+        limit: int,
+        best_is_low: bool = False,
+        key: str | None = None,
+    ) -> None:
         self.truth = truth
         self.deleted: frozenset[int] = frozenset()
         self._points = points
         self._limit = limit
         self._sign = -1.0 if best_is_low else 1.0
+        self._key = key
 
     def __call__(self, row: Row) -> Judgement:
         """Give the status of an answered request, its hits, and its recall."""
+        verdict = self._judged(row)
+        if verdict.detail and self._key:
+            return verdict._replace(detail=without_key(verdict.detail, self._key))
+        return verdict
+
+    def _judged(self, row: Row) -> Judgement:
         if row.http != 200:
             return Judgement("error", -1, NOTHING, f"{row.http}: {error_text(row.body)}")
         return self._upload(row) if row.loop == "upload" else self._search(row)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-DEFAULT_PATH = Path(tempfile.gettempdir()) / "refill-measurement.lock"
+# Not the temporary folder of the user's choice: the lock is the machine's.
+DEFAULT_PATH = Path("/tmp/refill-measurement.lock")
 
 
 @contextmanager
@@ -28,8 +28,7 @@ def machine_lock(say: Callable[[str], None], path: Path | None = None) -> Iterat
     """
     path = path or Path(os.environ.get("REFILL_LOCK") or DEFAULT_PATH)
     start = time.monotonic()
-    # Any user of the machine may measure, so any user may open the file; nothing is kept in it.
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    handle = _open(path)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -39,3 +38,17 @@ def machine_lock(say: Callable[[str], None], path: Path | None = None) -> Iterat
         yield time.monotonic() - start
     finally:
         os.close(handle)
+
+
+def _open(path: Path) -> int:
+    """Open the lock file, which may be another user's: a lock needs no right to write.
+
+    It is not created where it exists: in a shared folder Linux refuses that to other users.
+    """
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        # Readable by all whatever the umask says, or others could not wait for it.
+        handle = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        os.fchmod(handle, 0o644)
+        return handle

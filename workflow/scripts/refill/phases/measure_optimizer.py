@@ -20,7 +20,7 @@ from refill.corpora.store import Corpus
 from refill.engines import qdrant
 from refill.engines.description import EngineError
 from refill.engines.qdrant import Api
-from refill.evidence.attempts import Attempt
+from refill.evidence.attempts import Attempt, link_all
 from refill.evidence.hashes import sha256_file
 from refill.evidence.host import host_facts
 from refill.evidence.records import read_json, write_json
@@ -29,8 +29,9 @@ from refill.load.clients import ClientError
 from refill.load.floor import measure as measure_floor
 from refill.load.ledger import conservation
 from refill.load.wire import Address
+from refill.oracle.recall import TruthError
 from refill.phases.lock import machine_lock
-from refill.phases.optimizer_record import judged, phase_figures
+from refill.phases.optimizer_record import judged, phase_figures, stood_still
 from refill.phases.optimizer_run import OPEN_CONNECTIONS, OptimizerRun, PhaseError, Settings
 from refill.processes import StoppedError, Watch
 from refill.progress import Progress
@@ -91,11 +92,23 @@ def measure(plan: Mapping[str, Any], files: Files, progress: Progress) -> dict[s
             "; ".join(record["invalid"]) or "valid",
             [files.record, files.ledger, files.polls],
         )
-        # Its rows stand in the ledger now, hash and all.
+        # Its rows stand in the ledger now, hash and all. Snakemake deletes a result before its
+        # rerun: a second name for each file keeps an interrupted rerun from losing the old one.
         if record["valid"]:
             for part in ("ledger", "polls"):
                 shutil.rmtree(attempt.folder / part)
+            link_all([files.record, files.ledger, files.polls], attempt.folder)
         return record
+
+
+def _drop(run: OptimizerRun, progress: Progress) -> None:
+    """Remove what this run made on a server that is not ours; say so when that fails."""
+    if not run.created:
+        return
+    try:
+        run.api.drop()
+    except EngineError as error:
+        progress.say(f"note: the run's collection stays on the server: {error}")
 
 
 def _left(folder: Path) -> list[Path]:
@@ -120,22 +133,25 @@ def _measure(
         stack.callback(api.close)
         identity = api.identity()
         run = OptimizerRun(settings, corpus, engine, api, attempt.folder, progress)
+        if engine.runtime == "external":
+            stack.callback(_drop, run, progress)
         try:
             run.run()
-        except (PhaseError, EngineError, ClientError) as error:
+        except (PhaseError, EngineError, ClientError, TruthError) as error:
+            if not run.phases:
+                raise  # nothing was measured: an error, not a result
             # An engine's own words may hold paths of this machine; a record holds none.
             failure = without_paths(str(error), [files.root])
             progress.say(f"the run is invalid: {failure}")
         ended = run.now()
-        if engine.runtime == "external" and failure is None:
-            api.drop()
     rows, polls = run.ledger.frame(), run.polls.frame()
     if failure and run.phases and not run.phases[-1].end:
         run.phases[-1].end = ended
         run.phases[-1].ended_by = {"reason": "failed", "why": failure}
     figures = phase_figures(run.phases, rows, polls, corpus.points, settings)
     kept = conservation(rows, run.windows) if failure is None else _not_kept(run)
-    outcome, invalid, warnings = judged(figures, _expected(settings), kept, failure)
+    longest_stall_s, stalls = stood_still(run.windows, polls, settings.steady["poll_s"])
+    outcome, invalid, warnings = judged(figures, _expected(settings), kept, stalls, failure)
     for path in (files.record, files.ledger, files.polls):
         path.parent.mkdir(parents=True, exist_ok=True)
     ledger_rows = run.ledger.finish(files.ledger)
@@ -158,7 +174,7 @@ def _measure(
         "engine": _engine_block(plan, files, identity),
         "configuration": {**configuration, "readback": run.readback},
         "host": host,
-        "driver": floor,
+        "driver": {**floor, "longest_stall_s": longest_stall_s},
         "sampler": {
             "draining": dict(settings.draining),
             "steady": dict(settings.steady),

@@ -9,9 +9,13 @@ import numpy as np
 import pandas as pd
 
 from refill.load.ledger import latency_s
+from refill.load.worker import Done
 from refill.phases.optimizer_run import Phase, Settings
 from refill.stats.quantiles import recall_summary, search_stats
 from refill.stats.stationary import stationary
+
+STALL_LIMIT_S = 1.0
+GAP_LIMIT_S = 5.0
 
 
 def phase_figures(
@@ -50,21 +54,30 @@ def phase_figures(
         if phase.event:
             block["event"] = phase.event
         if phase.name == "upload":
-            block["upload"] = _upload(of_phase, settings)
+            block["upload"] = _upload(of_phase, points, settings)
         else:
             block |= _searched(phase, of_phase, polled, settings)
         figures.append(block)
     return figures
 
 
-def _upload(rows: pd.DataFrame, settings: Settings) -> dict[str, Any]:
-    span = float(rows["done"].max() - rows["sent"].min()) if len(rows) else 0.0
-    batch = settings.upload["batch"]
-    answered = int((rows["status"] == "ok").sum())
+def _upload(rows: pd.DataFrame, points: int, settings: Settings) -> dict[str, Any]:
+    """Throughput of the upload, from the first planned send to the last answer.
+
+    A paced upload of n batches takes n intervals, the last one too, though nothing is sent at its
+    end; without it a short upload would look faster than its own pace.
+    """
+    batch, pace = settings.upload["batch"], settings.upload["points_per_s"]
+    answered = rows[rows["status"] == "ok"]
+    arrived = int((points - answered["first"]).clip(upper=batch).sum())
+    span = float(rows["done"].max() - rows["planned"].min()) if len(rows) else 0.0
+    if pace:
+        span = max(span, points / pace)
     return {
         "requests": len(rows),
-        "points_per_s": answered * batch / span if span else None,
-        "paced_at": settings.upload["points_per_s"] or None,
+        "points": arrived,
+        "points_per_s": arrived / span if span else None,
+        "paced_at": pace or None,
         "latency": _stats(rows, settings, span),
     }
 
@@ -146,10 +159,37 @@ def _or_none(value: float) -> float | None:
     return None if value is None or np.isnan(value) else float(value)
 
 
+def stood_still(
+    windows: Sequence[Done], polls: pd.DataFrame, poll_s: float
+) -> tuple[float, list[str]]:
+    """Find when the driver stood still: suspended, or starved of the processor.
+
+    What it measured then is its own pause, not the engine's. A client notices by its heart beat,
+    the controller by a gap between two polls that the engine did not cause.
+
+    Returns:
+        The longest pause in seconds, and what makes the run invalid.
+    """
+    found = [
+        f"client {window.client} stood still for {window.stalled_s:.1f} s in window "
+        f"{window.window}: suspended, or starved of the processor"
+        for window in windows
+        if window.stalled_s > STALL_LIMIT_S
+    ]
+    longest = max((window.stalled_s for window in windows), default=0.0)
+    began = polls["t"].to_numpy(dtype=np.float64)
+    over = began + polls["poll_ms"].to_numpy(dtype=np.float64) / 1e3
+    gaps = began[1:] - over[:-1]
+    limit = max(GAP_LIMIT_S, 4 * poll_s)
+    found += [f"no poll for {gap:.1f} s: the run stood still" for gap in gaps if gap > limit]
+    return longest, found
+
+
 def judged(
     phases: Sequence[Mapping[str, Any]],
     expected: Sequence[str],
     conservation: Mapping[str, Any],
+    stalls: Sequence[str],
     failure: str | None,
 ) -> tuple[str, list[str], list[str]]:
     """Say how a run ended, why it is invalid, and what must be known beside its figures.
@@ -159,7 +199,7 @@ def judged(
         (none: it is valid), and the warnings.
     """
     invalid = [failure] if failure else []
-    invalid += conservation["violations"]
+    invalid += [*conservation["violations"], *stalls]
     warnings = []
     for phase in phases:
         for part in ("upload", "open", "closed"):
@@ -177,6 +217,13 @@ def judged(
                     f"{where}: {stats['timeout']} of {stats['n']} requests reached the limit; "
                     "they are in the quantiles as values of at least the limit"
                 )
+        if (reason := _sees_nothing(phase)) is not None:
+            invalid.append(f"{phase['name']}: {reason}")
+        if "drain_s" in phase and phase["drain_s"] > 1.0 and not (phase["open"] or phase["closed"]):
+            warnings.append(
+                f"{phase['name']}: {phase['drain_s']:.1f} s without a single search: raise "
+                "optimizers.draining.open_per_s"
+            )
         steadiness = phase.get("stationary")
         if steadiness and not steadiness["ok"]:
             warnings.append(f"{phase['name']} was not steady: {steadiness['reason']}")
@@ -191,3 +238,12 @@ def judged(
     if missing := [name for name in expected if name not in {p["name"] for p in phases}]:
         invalid.append(f"not measured: {', '.join(missing)}")
     return ("failed" if invalid else "completed"), invalid, warnings
+
+
+def _sees_nothing(phase: Mapping[str, Any]) -> str | None:
+    """Say so when searches find nothing although the engine says that points are visible."""
+    share = phase.get("visible_share")
+    recall = (phase.get("recall") or {}).get("mean")
+    if share and share["min"] > 0 and recall == 0.0:
+        return "no search found one right point, though the engine says that points are visible"
+    return None

@@ -107,6 +107,7 @@ class OptimizerRun:
         self.readback: dict[str, Any] = {}
         self.memory: dict[str, Any] | None = None
         self._completed: set[str] = set()
+        self.created = False
         self._origin = time.monotonic()
         self._window = itertools.count()
         best_is_low = corpus.distance in ("Euclid", "Manhattan")
@@ -115,6 +116,7 @@ class OptimizerRun:
             corpus.points,
             settings.search["limit"],
             best_is_low,
+            api.key,
         )
         self.ledger = Ledger(folder / "ledger", self.judge)
         self.polls = Polls(folder / "polls", api.state, engine.resources, self.now)
@@ -135,6 +137,7 @@ class OptimizerRun:
         self.api.create(
             self.corpus.dimension, self.corpus.distance, settings.optimizers, settings.hnsw
         )
+        self.created = True
         self.readback = self.api.settings()
         # Started before the upload, so that the drain is watched from its first moment.
         with self._search_clients() as clients:
@@ -185,17 +188,20 @@ class OptimizerRun:
         while True:
             poll = self._poll(phase)
             if poll.points == expected and not poll.busy.endswith("updates wait"):
-                return {
-                    "reason": "counts verified",
-                    "points": poll.points,
-                    "expected": expected,
-                    "readable": self.api.count(),
-                    "waited_s": round(self.now() - start, 3),
-                }
+                readable = self.api.count()
+                if readable == expected or poll.deferred > 0:
+                    return {
+                        "reason": "counts verified",
+                        "points": poll.points,
+                        "expected": expected,
+                        "readable": readable,
+                        "waited_s": round(self.now() - start, 3),
+                    }
             if self.now() - start > limit:
                 raise PhaseError(
                     f"{phase}: the engine holds {poll.points:,.0f} points, {expected:,} were "
-                    f"expected; not right within {limit:g} s (optimizers.upload.verify_timeout_s)"
+                    f"expected, and all to be readable; not right within {limit:g} s "
+                    f"(optimizers.upload.verify_timeout_s).{self.engine.trouble()}"
                 )
             time.sleep(0.05)
 

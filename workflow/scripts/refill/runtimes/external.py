@@ -24,17 +24,21 @@ class ExternalEngine:
             ready = self.description.ready(self.address)
         except OSError as error:
             raise EngineError(
-                f"{self.description.name}: nothing answers at {self.address.url} ({error}); "
-                "check the `url` in the config and that the server runs"
+                f"{self.description.name}: nothing answers at the address in the config "
+                f"({error}); check `url` there and that the server runs"
             ) from error
         if not ready:
-            raise EngineError(f"{self.description.name} at {self.address.url} is not ready")
+            raise EngineError(f"{self.description.name} at the configured `url` is not ready")
         return self
 
     def __exit__(
         self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
     ) -> None:
         return
+
+    def trouble(self) -> str:
+        """Nothing can be known of its disk."""
+        return ""
 
     def check(self) -> None:
         """A broken connection shows in the requests themselves."""

@@ -22,6 +22,7 @@ from refill.processes import die_with_parent
 
 STOP_TIMEOUT_S = 20.0
 LOG_LINES = 12
+FULL_BELOW_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,19 @@ class ProcessEngine:
         """Raise EngineError when the engine has ended."""
         if self._process is not None and (code := self._process.poll()) is not None:
             how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            raise EngineError(f"{self.description.name} has ended ({how}).{self._tail()}")
+            raise EngineError(
+                f"{self.description.name} has ended ({how}).{self.trouble()}{self._tail()}"
+            )
+
+    def trouble(self) -> str:
+        """Say what is wrong with the place that the engine runs in; empty when nothing is."""
+        try:
+            free = shutil.disk_usage(self._place.storage).free
+        except OSError:
+            return ""
+        if free >= FULL_BELOW_BYTES:
+            return ""
+        return f" The disk that holds its data is full ({free / 1e6:.0f} MB are free)."
 
     def stop(self) -> None:
         """Ask the engine to end (TERM), then wait; kill it when it does not.
