@@ -160,7 +160,10 @@ def test_every_default_is_valid_itself() -> None:
             {"optimizers": {"draining": {"poll_s": 30}}},
             "draining.limit_s: must be above optimizers.draining.poll_s (30) times idle_polls (6)",
         ),
-        ({"optimizers": {"draining": {"limit_s": float("nan")}}}, "must be a finite number, is nan"),
+        (
+            {"optimizers": {"draining": {"limit_s": float("nan")}}},
+            "must be a finite number, is nan",
+        ),
         ({"corpus": {"points": float("inf")}}, "corpus.points: must be a finite number, is inf"),
         ({"optimizers": {"repeats": 2.0}}, "optimizers.repeats: must be a whole number, is 2.0"),
         ({"optimizers": {7: 1}}, "optimizers: the key 7 must be text: put it in quotes"),

@@ -16,7 +16,8 @@ configfile: str(PROJECT / "config" / "config.yaml")
 
 
 with as_workflow_error():
-    PLANS = Plans(config, workflow.configfiles, PROJECT)
+    given = workflow.config_settings.config
+    PLANS = Plans(config, workflow.configfiles, PROJECT, given)
 
 
 def all_cores(wildcards, input=None, attempt=None):

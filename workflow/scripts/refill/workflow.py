@@ -50,17 +50,25 @@ class Plans:
 
     Args:
         config: Snakemake's merged config.
-        files: the files it was merged from.
+        files: the files it was merged from, in Snakemake's order: those of the command line first,
+            although they win.
         project: folder that holds `config` and `workflow`.
+        given: what `--config` on the command line set.
 
     Raises:
         ConfigError, ImageError: something is wrong in the configuration or with a pinned tree.
     """
 
     def __init__(
-        self, config: Mapping[str, Any], files: Sequence[Path | str], project: Path
+        self,
+        config: Mapping[str, Any],
+        files: Sequence[Path | str],
+        project: Path,
+        given: Mapping[str, Any] | None = None,
     ) -> None:
-        self.config = validate(config, files, project)
+        base = (project / "config" / "config.yaml").resolve()
+        ordered = sorted(map(Path, files), key=lambda file: file.resolve() != base)
+        self.config = validate(config, ordered, project, given)
         self.project = project
         self._scripts = project / "workflow" / "scripts"
         self._configurations = load_optimizers(project / "config" / "optimizers.yaml")

@@ -31,29 +31,39 @@ def load(
     """
     files = [base, *(item for item in overrides if isinstance(item, Path))]
     merged: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     for item in (base, *overrides):
         merge(merged, read_yaml(item) if isinstance(item, Path) else item)
-    return validate(merged, files=files, project=project)
+        if not isinstance(item, Path):
+            merge(given, item)
+    return validate(merged, files=files, project=project, given=given)
 
 
 def validate(
-    config: Mapping[str, Any], files: Iterable[Path | str] = (), project: Path = PROJECT
+    config: Mapping[str, Any],
+    files: Iterable[Path | str] = (),
+    project: Path = PROJECT,
+    given: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Check a merged configuration, such as Snakemake's `config`; return it with defaults filled.
 
-    `files` are the files it was merged from, in order (in a Snakefile `workflow.configfiles`):
-    a problem names the last of them that has its key. `project` is the folder whose config/
-    holds optimizers.yaml and images.yaml. Raises ConfigError with one line for each problem.
+    `files` are the files it was merged from, the one that wins last; `given` is what the command
+    line set over them (`--config`). Each file is read again, strictly: Snakemake takes a key that
+    stands twice in silence. A problem names the last source that has its key. `project` is the
+    folder whose config/ holds optimizers.yaml and images.yaml. Raises ConfigError with one line
+    for each problem.
     """
+    origin = _origins(_read_all(files), given or {})
     found = schemas.problems("config.schema.yaml", config)
     if found:
-        raise _error(found, _origins(files))
+        raise _error(found, origin)
     filled: dict[str, Any] = schemas.fill_defaults("config.schema.yaml", config)
     found = [*_check_corpus(filled), *_check_engine(filled, project)]
     found += _check_rounds(filled, project)
-    found += _check_runs(filled, load_optimizers(project / "config/optimizers.yaml"))
+    known = load_optimizers(project / "config/optimizers.yaml")
+    found += [*_check_draining(filled), *_check_runs(filled, known)]
     if found:
-        raise _error(found, _origins(files))
+        raise _error(found, origin)
     return filled
 
 
@@ -133,8 +143,10 @@ def _check_rounds(config: Mapping[str, Any], project: Path) -> list[Problem]:
             text = f"no image {image!r}: {nearest(image, images)}config/images.yaml has "
             found.append(Problem(("rounds", "images", which), text + ", ".join(images)))
     binary = rounds["valkey"]["binary"]
-    if binary is not None and not os.access(binary, os.X_OK):
-        text = f"{binary} is no program that can be started: give the path of a valkey-server, or "
+    if binary is not None and not _startable(binary):
+        text = (
+            f"{binary!r} is no program that can be started: give the path of a valkey-server, or "
+        )
         found.append(Problem(("rounds", "valkey", "binary"), text + "null for the package's own"))
     return found
 
@@ -154,14 +166,22 @@ def _check_engine(config: Mapping[str, Any], project: Path) -> list[Problem]:
             return [Problem(("qdrant", "image"), text + ", ".join(known))]
     if given == ["url"]:
         return _check_url(qdrant["url"])
-    if given == ["binary"] and not os.access(qdrant["binary"], os.X_OK):
-        text = f"{qdrant['binary']} is no program that can be started: give the path of a Qdrant "
+    if given == ["binary"] and not _startable(qdrant["binary"]):
+        text = f"{qdrant['binary']!r} is no program that can be started: give the path of a Qdrant "
         return [Problem(("qdrant", "binary"), text + "server, relative to the working folder")]
     return []
 
 
+def _startable(program: str) -> bool:
+    return "\0" not in program and Path(program).is_file() and os.access(program, os.X_OK)
+
+
 def _check_url(url: str) -> list[Problem]:
     where: Where = ("qdrant", "url")
+    # urlsplit drops line feeds and tabs without a word.
+    if not all("!" <= character <= "~" for character in url):
+        text = "must be of printable ASCII characters without spaces: write it as http://host:6333"
+        return [Problem(where, text)]
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -174,6 +194,22 @@ def _check_url(url: str) -> list[Problem]:
         text = "must not hold a user, password, query or fragment, records would show it: "
         return [Problem(where, text + "put the API key into the variable of qdrant.api_key_env")]
     return []
+
+
+def _check_draining(config: Mapping[str, Any]) -> list[Problem]:
+    draining = config["optimizers"]["draining"]
+    at = ("optimizers", "draining")
+    found = []
+    rate, window = draining["open_per_s"], draining["open_window_s"]
+    if rate * window < 1:
+        text = f"times optimizers.draining.open_window_s ({window}) must be >= 1, or a window has "
+        found.append(Problem((*at, "open_per_s"), f"{text}no search; is {rate}: raise one of them"))
+    poll, polls, limit = draining["poll_s"], draining["idle_polls"], draining["limit_s"]
+    if poll * polls >= limit:
+        text = f"must be above optimizers.draining.poll_s ({poll}) times idle_polls ({polls}), or "
+        text += f"no drain can end before it; is {limit}: raise it, or poll more often"
+        found.append(Problem((*at, "limit_s"), text))
+    return found
 
 
 def _check_runs(config: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
@@ -207,9 +243,24 @@ def _check_runs(config: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]
     return found
 
 
-def _origins(files: Iterable[Path | str]) -> Callable[[Where], str]:
-    """Return a function from a key to the file that it (or its nearest parent) stands in."""
-    contents = [(shown(Path(file)), read_yaml(Path(file))) for file in files]
+def _read_all(files: Iterable[Path | str]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return (name, content) of each file; ConfigError with the problems of all of them."""
+    contents, found = [], []
+    for file in files:
+        try:
+            contents.append((shown(Path(file)), read_yaml(Path(file))))
+        except ConfigError as error:
+            found += error.problems
+    if found:
+        raise ConfigError(found)
+    return contents
+
+
+def _origins(
+    files: Sequence[tuple[str, Mapping[str, Any]]], given: Mapping[str, Any]
+) -> Callable[[Where], str]:
+    """Return a function from a key to the source that it (or its nearest parent) stands in."""
+    contents = [*files, ("command line (--config)", given)]
 
     def depth(value: Any, where: Where) -> int:
         for i, part in enumerate(where):
@@ -220,9 +271,11 @@ def _origins(files: Iterable[Path | str]) -> Callable[[Where], str]:
         return len(where)
 
     def origin(where: Where) -> str:
-        # The last file wins in a merge, so among files that reach as deep the last one counts.
-        deepest = max(reversed(contents), key=lambda item: depth(item[1], where), default=None)
-        return deepest[0] if deepest else "config"
+        # The last source wins in a merge, so among sources that reach as deep the last one counts;
+        # a key that stands nowhere is missing from the first.
+        deepest = max(depth(value, where) for _, value in contents)
+        holding = [name for name, value in contents if depth(value, where) == deepest]
+        return holding[-1] if deepest else contents[0][0]
 
     return origin
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, TypeChecker
 from jsonschema.exceptions import ValidationError
+from jsonschema.validators import extend
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 
@@ -29,19 +31,36 @@ TYPES = {
 }
 
 
+def _is_whole(_: TypeChecker, value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+# JSON Schema takes 2.0 for an integer; what counts things here must be one in Python, too.
+_Validator = extend(
+    Draft202012Validator,
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_whole),
+)
+
+
 @cache
 def read_schema(name: str) -> dict[str, Any]:
     """Return a schema of workflow/schemas by its file name, such as "config.schema.yaml"."""
     return read_yaml(FOLDER / name)
 
 
-def validator(name: str, fragment: str = "") -> Draft202012Validator:
+def validator(name: str, fragment: str = "") -> Any:
     """Return a validator for a schema, or for a part of it (`fragment`: "/$defs/optimizers")."""
-    return Draft202012Validator({"$ref": f"{name}#{fragment}"}, registry=_registry())
+    return _Validator({"$ref": f"{name}#{fragment}"}, registry=_registry())
 
 
 def problems(name: str, value: Any, fragment: str = "") -> list[Problem]:
-    """Return every problem of `value` against a schema, in the order of the keys; [] when none."""
+    """Return every problem of `value` against a schema, in the order of the keys; [] when none.
+
+    A key that is no text and a number that is not finite are problems in every schema; JSON, which
+    the schemas are made for, has neither.
+    """
+    if foreign := list(_not_json(value, ())):
+        return foreign
     found = [p for e in validator(name, fragment).iter_errors(value) for p in _explain(e)]
     found.sort(key=lambda p: ([str(part) for part in p.where], p.text))
     # A value that is no object at all is none of an object's forms either: said once.
@@ -77,8 +96,24 @@ def resolve(schema: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], st
     return schema, name
 
 
+def _not_json(value: Any, where: Where) -> Iterator[Problem]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                yield Problem(where, f"the key {_value(key)} must be text: put it in quotes")
+            else:
+                yield from _not_json(item, (*where, key))
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from _not_json(item, (*where, i))
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield Problem(where, f"must be a finite number, is {value}: give a number with an end")
+
+
 def _retrieve(uri: str) -> Resource[Any]:
-    return DRAFT202012.create_resource(read_schema(uri))
+    # A schema that names its draft would be given that draft's own validator.
+    schema = {key: part for key, part in read_schema(uri).items() if key != "$schema"}
+    return DRAFT202012.create_resource(schema)
 
 
 @cache

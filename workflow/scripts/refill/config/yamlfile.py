@@ -31,13 +31,18 @@ class _Loader(yaml.SafeLoader):
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file.
 
-    Raises ConfigError when the file is missing, is no valid YAML, holds a key twice or is no
-    mapping.
+    Raises ConfigError when the file is missing, is not UTF-8, is no valid YAML, holds a key twice
+    or is no mapping.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError([f"{shown(path)}: no such file: check the name"]) from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ConfigError(
+            [f"{shown(path)}: line {line}: is not UTF-8: save the file in the encoding UTF-8"]
+        ) from None
     return parse_yaml(text, path)
 
 
@@ -52,7 +57,8 @@ def parse_yaml(text: str, path: Path) -> dict[str, Any]:
         raise ConfigError(
             [f"{shown(path)}: {line}not valid YAML: {error.problem}: mend the line"]
         ) from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
+        # A ValueError is a value that looks like a date or number and is none (2026-13-45).
         raise ConfigError([f"{shown(path)}: not valid YAML: {error}: mend the file"]) from error
     if value is None:
         return {}
