@@ -162,8 +162,8 @@ def test_a_client_that_stood_still_says_so(tmp_path: Path) -> None:
     timers: list[threading.Timer] = []
 
     def suspend() -> None:
-        clients.stop()
         if timers:
+            clients.stop()
             return
         (client,) = [c for c in psutil.Process().children() if "refill.load.worker" in c.cmdline()]
         client.suspend()

@@ -6,7 +6,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-
 from refill.load.worker import Done
 from refill.phases.optimizer_record import _upload, judged, stood_still
 from refill.phases.optimizer_run import Settings

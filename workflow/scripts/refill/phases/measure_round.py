@@ -84,8 +84,8 @@ def measure(plan: Mapping[str, Any], files: Files, progress: Progress) -> dict[s
 
     Args:
         plan: `profile`, `image`, `n`, `serving`, `scale`, `seed`, `engines`, `operations`,
-            `counts`, `warm_up`, `timeout_s`, `trial_limit_s`, `qdrant`, `valkey`, `gateway`, `cpus`,
-            `code`: all from the config.
+            `counts`, `warm_up`, `timeout_s`, `trial_limit_s`, `qdrant`, `valkey`, `gateway`,
+            `cpus` and `code`, all from the config.
         files: what is read and written.
         progress: where the round says how far it is.
 
