@@ -102,6 +102,14 @@ def test_rows_are_drawn_from_the_whole_file(tmp_path: Path, make: Callable[..., 
     assert 0.3 < (np.diff(drawn) > 0).mean() < 0.7
 
 
+def test_the_truth_reaches_as_deep_as_is_asked(npy: dict[str, Any], tmp_path: Path) -> None:
+    path = Path(npy["path"])
+    prepare(npy, "mine", POINTS, QUERIES, 1, tmp_path / "deep", path, say=silent, depth=250)
+    corpus = Corpus.open(tmp_path / "deep")
+    assert corpus.record["truth_depth"] == 250
+    assert (corpus.truth(250).ids >= 0).all()
+
+
 @pytest.mark.parametrize("distance", ["Cosine", "Dot", "Euclid"])
 def test_the_truth_is_that_of_brute_force(
     tmp_path: Path, vectors: np.ndarray, make: Callable[..., Corpus], distance: str
@@ -233,6 +241,33 @@ def test_an_hdf5_file_that_contradicts_itself(tmp_path: Path, make: Callable[...
     write_hdf5(path, train, test[:3])
     with pytest.raises(CorpusError, match="has 3 rows, too few for 25 queries"):
         make(entry(path, "hdf5", distance="Dot"), points=200)
+
+
+@pytest.mark.parametrize(
+    ("neighbors", "words"),
+    [
+        (np.zeros((29, 10), np.int32), r"the shape \(29, 10\), 'test' has 30 rows"),
+        (np.zeros(30, np.int32), r"the shape \(30,\), 'test' has 30 rows"),
+        (np.zeros((30, 0), np.int32), r"the shape \(30, 0\), 'test' has 30 rows"),
+        (np.full((30, 10), 300), "names row 300, 'train' has 300 rows"),
+        (np.full((30, 10), -1), "names row -1, 'train' has 300 rows"),
+        (np.zeros((30, 10), np.float32), "holds no whole numbers"),
+        (None, "holds no whole numbers"),
+    ],
+)
+def test_neighbours_of_another_file_are_refused(
+    tmp_path: Path, make: Callable[..., Corpus], neighbors: np.ndarray | None, words: str
+) -> None:
+    rng = np.random.default_rng(4)
+    path = tmp_path / "x.hdf5"
+    write_hdf5(path, rng.standard_normal((300, 5)), rng.standard_normal((30, 5)))
+    with h5py.File(path, "a") as file:
+        if neighbors is None:
+            file.create_group("neighbors")
+        else:
+            file["neighbors"] = neighbors
+    with pytest.raises(CorpusError, match=rf"'neighbors' .*{words}"):
+        make(entry(path, "hdf5", distance="Dot"), points=300)
 
 
 def test_refusals_leave_nothing_behind(

@@ -9,7 +9,12 @@ PROJECT = Path(workflow.basedir).parent
 # Appended, so that nothing of this project can shadow an installed package.
 sys.path.append(str(SCRIPTS))
 
+from refill.config.yamlfile import read_yaml
 from refill.workflow import BEFORE_ALL_MEASUREMENTS, Plans, as_workflow_error
+
+# Snakemake's own reader ends in a traceback for a file that is not UTF-8.
+with as_workflow_error():
+    read_yaml(PROJECT / "config" / "config.yaml")
 
 
 configfile: str(PROJECT / "config" / "config.yaml")

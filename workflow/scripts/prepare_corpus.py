@@ -27,6 +27,7 @@ def main(plan: dict[str, Any], out: Path, progress: Progress) -> None:
         fetched,
         progress.say,
         plan["code"],
+        plan["depth"],
     )
 
 

@@ -21,6 +21,7 @@ from refill.config import (
     validate,
 )
 from refill.config.load import DOCUMENT_KINDS
+from refill.corpora.depth import truth_depth
 from refill.evidence.code import code_hash
 from refill.operations.catalog import load_operations
 from refill.phases.round_plan import plain
@@ -117,6 +118,11 @@ class Plans:
             points=corpus["points"],
             queries=corpus["queries"],
             seed=corpus["seed"],
+            depth=truth_depth(
+                self.config["optimizers"]["search"]["limit"],
+                self._configurations.values(),
+                corpus["points"],
+            ),
         )
 
     def documents(self, name: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from refill.config.errors import ConfigError, Problem, Where, key_text, nearest
 from refill.config.optimizers import resolve_optimizers
 from refill.config.paths import PROJECT, shown
 from refill.config.yamlfile import read_yaml
+from refill.corpora.depth import MAX_DEPTH, deleted_share, wanted_depth
 
 ENGINES = ("image", "binary", "url")
 # Kinds of corpora that hold documents; all others hold vectors.
@@ -61,7 +62,7 @@ def validate(
     found = [*_check_corpus(filled), *_check_engine(filled, project)]
     found += _check_rounds(filled, project)
     known = load_optimizers(project / "config/optimizers.yaml")
-    found += [*_check_draining(filled), *_check_runs(filled, known)]
+    found += [*_check_draining(filled), *_check_runs(filled, known), *_check_truth(filled, known)]
     if found:
         raise _error(found, origin)
     return filled
@@ -212,6 +213,28 @@ def _check_draining(config: Mapping[str, Any]) -> list[Problem]:
     return found
 
 
+def _check_truth(
+    config: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]]
+) -> list[Problem]:
+    """Refuse deletions after which the nearest points that are left could not be known."""
+    limit, points = config["optimizers"]["search"]["limit"], config["corpus"]["points"]
+    found = []
+    for i, run in enumerate(config["optimizers"]["runs"]):
+        share = deleted_share(known.get(run, {}))
+        where = ("optimizers", "runs", i)
+        advice = "ask for fewer hits, or delete fewer points"
+        if not share or limit > points:
+            continue
+        if points - round(share * points) < limit:
+            text = f"{run} deletes {share} of corpus.points ({points}), which leaves fewer than "
+            found.append(Problem(where, f"{text}optimizers.search.limit ({limit}): {advice}"))
+        elif wanted_depth(limit, share, points) > MAX_DEPTH:
+            text = f"{run} deletes {share} of the points: for optimizers.search.limit ({limit}) "
+            text += f"the {wanted_depth(limit, share, points)} nearest would have to be known, at "
+            found.append(Problem(where, f"{text}most {MAX_DEPTH} are: {advice}"))
+    return found
+
+
 def _check_runs(config: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
     optimizers = config["optimizers"]
     listed = "config/optimizers.yaml has " + ", ".join(known)
@@ -245,7 +268,8 @@ def _check_runs(config: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]
 
 def _read_all(files: Iterable[Path | str]) -> list[tuple[str, Mapping[str, Any]]]:
     """Return (name, content) of each file; ConfigError with the problems of all of them."""
-    contents, found = [], []
+    contents: list[tuple[str, Mapping[str, Any]]] = []
+    found: list[str] = []
     for file in files:
         try:
             contents.append((shown(Path(file)), read_yaml(Path(file))))

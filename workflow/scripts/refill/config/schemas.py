@@ -36,7 +36,8 @@ def _is_whole(_: TypeChecker, value: Any) -> bool:
 
 
 # JSON Schema takes 2.0 for an integer; what counts things here must be one in Python, too.
-_Validator = extend(
+# `extend` has no type hints.
+_Validator: Any = extend(  # type: ignore[no-untyped-call]
     Draft202012Validator,
     type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_whole),
 )

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from refill.corpora import store
 from refill.corpora.archive import extract_member
 from refill.corpora.checks import check_vectors
+from refill.corpora.depth import MIN_DEPTH
 from refill.corpora.errors import CorpusError
 from refill.corpora.fetch import check_hash
 from refill.corpora.folder import whole_folder
@@ -23,7 +24,6 @@ from refill.evidence.hashes import sha256_file
 from refill.evidence.records import write_json
 from refill.oracle.exact import DISTANCES, Float32, Int64, TopK, exact_topk
 
-DEPTH = 100
 BATCH_BYTES, BATCH_ROWS = 1 << 23, 16_384
 SAY_EVERY_S = 5.0
 # A file's own neighbours may differ from ours by rounding, not by more.
@@ -42,6 +42,7 @@ def prepare(
     fetched: Path,
     say: Say = print,
     code: str = "",
+    depth: int = MIN_DEPTH,
 ) -> dict[str, Any]:
     """Make a corpus's folder from its file; it appears under its name when it is whole.
 
@@ -59,6 +60,7 @@ def prepare(
         fetched: the corpus's file, as `refill.corpora.fetch.fetch` gave it.
         say: told of progress.
         code: hash of the code that prepares, for the record.
+        depth: exact neighbours of each query, at most `points`.
 
     Returns:
         The content of corpus.json.
@@ -87,7 +89,7 @@ def prepare(
         say(f"{name}: exact neighbours")
         searched = time.monotonic()
         vectors = store.VectorFile(folder / store.VECTORS)
-        top = exact_topk(vectors, held_out, distance, DEPTH)
+        top = exact_topk(vectors, held_out, distance, depth)
         seconds["truth"] = round(time.monotonic() - searched, 3)
         np.save(folder / store.QUERIES, held_out)
         np.save(folder / store.TRUTH_IDS, top.ids)
@@ -181,7 +183,7 @@ class _Plan:
         """
         if self.test is None or self.points != self._source.rows:
             return None
-        published = self.test.neighbors()
+        published = self.test.neighbors(self._source.rows)
         if published is None:
             return None
         depth = min(published.shape[1], top.ids.shape[1])

@@ -182,10 +182,29 @@ class Hdf5Source:
             )
         return ANN_DISTANCES[text]
 
-    def neighbors(self) -> NDArray[np.int64] | None:
-        """Give the file's own nearest rows of `train` of each row of `test`; None without them."""
+    def neighbors(self, rows: int) -> NDArray[np.int64] | None:
+        """Give the file's own nearest rows of `train` of each row of `test`; None without them.
+
+        Raises:
+            CorpusError: they are not one row of numbers below `rows` for each row of `test`.
+        """
         with h5py.File(self._path, "r") as file:
-            return file["neighbors"][...].astype(np.int64) if "neighbors" in file else None
+            if "neighbors" not in file:
+                return None
+            data = file["neighbors"]
+            what, remedy = "'neighbors'", "give the whole ann-benchmarks file"
+            if not isinstance(data, h5py.Dataset) or data.dtype.kind not in "iu":
+                raise self._error(f"{what} holds no whole numbers", remedy)
+            if data.ndim != 2 or data.shape[0] != self.rows or not data.shape[1]:
+                raise self._error(
+                    f"{what} has the shape {data.shape}, {self._dataset!r} has {self.rows} rows",
+                    remedy,
+                )
+            found = np.asarray(data[...]).astype(np.int64)
+        if found.min() < 0 or found.max() >= rows:
+            wrong = found.min() if found.min() < 0 else found.max()
+            raise self._error(f"{what} names row {wrong}, 'train' has {rows} rows", remedy)
+        return found
 
     def _error(self, problem: str, remedy: str) -> CorpusError:
         return CorpusError(self._name, self.file, self.key, problem, remedy)
