@@ -7,24 +7,32 @@ import logging
 import time
 from collections.abc import Awaitable, Coroutine
 from typing import Any
-from urllib.parse import parse_qsl, unquote
 
 import orjson
 
-from gateway.bulk import BulkItem, SubSearch, make_operation, read_bulk, read_msearch
+from gateway.bulk import SubSearch, make_operation, read_msearch
 from gateway.cache import Cache, Compute
 from gateway.catalog import Catalog, Hit, Miss, View
-from gateway.documents import Documents, Outcome
+from gateway.documents import Documents
 from gateway.errors import ApiError, UnavailableError, illegal, unsupported
 from gateway.http_server import Request, Respond
 from gateway.identity import check_id, check_index
 from gateway.indices import Indices
 from gateway.mapping import IndexMapping
+from gateway.parameters import (
+    check_content_type,
+    only_neutral,
+    path_text,
+    read_json,
+    read_parameters,
+    read_refresh,
+)
 from gateway.qdrant import Json, Qdrant
-from gateway.search import NEUTRAL, Searcher
+from gateway.search import Searcher
 from gateway.settings import Settings
 from gateway.settler import Settler
 from gateway.source_filter import SourceFilter, read_source_parameters
+from gateway.writing import Writing
 
 log = logging.getLogger(__name__)
 requests = logging.getLogger("gateway.requests")
@@ -32,9 +40,6 @@ requests = logging.getLogger("gateway.requests")
 Answer = tuple[int, bytes]
 Answering = Coroutine[Any, Any, Answer]
 
-# So many operations, or so many bytes of sources, are written under one token and one lock.
-_CHUNK_OPERATIONS = 1000
-_CHUNK_BYTES = 4 << 20
 _INFO: Json = {
     "name": "refill-gateway",
     "cluster_name": "refill-gateway",
@@ -71,6 +76,7 @@ class Routes:
         self._qdrant = qdrant
         self._indices = indices
         self._documents = documents
+        self._writing = Writing(documents, indices, settings.limits)
         self._cache = cache
         self._settler = settler
         self._began = time.time()
@@ -90,21 +96,21 @@ class Routes:
         # The two paths of every cached answer come first.
         if path.endswith(b"/_search") and request.method in (b"POST", b"GET"):
             index = _index_of(path[1:-8])
-            _check_content_type(request)
-            compute = self._search(index, request.body, _parameters(request))
+            check_content_type(request)
+            compute = self._search(index, request.body, read_parameters(request))
             self._read(index, b"search", request.query, request.body, compute, respond)
             return
         if request.method == b"GET" and b"/_doc/" in path:
             name, _, id_ = path[1:].partition(b"/_doc/")
             index = _index_of(name)
-            compute = self._get(index, check_id(_text(id_)), _parameters(request))
+            compute = self._get(index, check_id(path_text(id_)), read_parameters(request))
             self._read(index, b"get " + id_, request.query, b"", compute, respond)
             return
-        _check_content_type(request)
-        parts = [_text(part) for part in path.split(b"/") if part]
+        check_content_type(request)
+        parts = [path_text(part) for part in path.split(b"/") if part]
         if len(parts) == 2 and parts[1] == "_count" and request.method in (b"POST", b"GET"):
             index = check_index(parts[0])
-            compute = self._count(index, request.body, _parameters(request))
+            compute = self._count(index, request.body, read_parameters(request))
             self._read(index, b"count", request.query, request.body, compute, respond)
             return
         handler = self._plain(request.method.decode("latin-1"), parts, request)
@@ -147,22 +153,24 @@ class Routes:
     def _search(self, index: str, body: bytes, parameters: dict[str, str]) -> Compute:
         async def compute(view: View, mapping: IndexMapping) -> Answer:
             searcher = self._searcher(index, view, mapping)
-            search = searcher.read(_json(body), parameters)
+            search = searcher.read(read_json(body), parameters)
             return 200, orjson.dumps(await searcher.search(search))
 
         return compute
 
     def _count(self, index: str, body: bytes, parameters: dict[str, str]) -> Compute:
-        _neutral(parameters)
+        only_neutral(parameters)
 
         async def compute(view: View, mapping: IndexMapping) -> Answer:
-            return 200, orjson.dumps(await self._searcher(index, view, mapping).count(_json(body)))
+            return 200, orjson.dumps(
+                await self._searcher(index, view, mapping).count(read_json(body))
+            )
 
         return compute
 
     def _get(self, index: str, id_: str, parameters: dict[str, str]) -> Compute:
         source = read_source_parameters(parameters) or SourceFilter(True)
-        _neutral(parameters, "_source", "_source_includes", "_source_excludes")
+        only_neutral(parameters, "_source", "_source_includes", "_source_excludes")
 
         async def compute(view: View, _: IndexMapping) -> Answer:
             status, answer = await self._documents.read(index, view.incarnation, id_, source)
@@ -176,9 +184,9 @@ class Routes:
     # Everything else
 
     def _plain(self, method: str, parts: list[str], request: Request) -> Answering:
-        parameters = _parameters(request)
+        parameters = read_parameters(request)
         if not parts:
-            _neutral(parameters)
+            only_neutral(parameters)
             return _done(_INFO)
         if parts[0].startswith("_"):
             return self._global(method, parts, parameters, request)
@@ -191,14 +199,14 @@ class Routes:
             return self._document(method, index, kind, id_, parameters, request)
         if len(parts) == 2:
             if kind == "_bulk" and method in ("POST", "PUT"):
-                return self._bulk(request, index, parameters)
+                return self._writing.bulk(request, index, parameters)
             if kind == "_msearch" and method in ("POST", "GET"):
                 return self._msearch(request, index, parameters)
             if kind == "_refresh" and method in ("POST", "GET"):
-                _neutral(parameters)
+                only_neutral(parameters)
                 return self._refresh(index)
             if kind == "_mapping" and method == "GET":
-                _neutral(parameters)
+                only_neutral(parameters)
                 return _document(self._indices.mapping(index))
         raise _no_route(method, parts)
 
@@ -207,30 +215,30 @@ class Routes:
     ) -> Answering:
         name = "/".join(parts)
         if name == "_bulk" and method in ("POST", "PUT"):
-            return self._bulk(request, None, parameters)
+            return self._writing.bulk(request, None, parameters)
         if name == "_msearch" and method in ("POST", "GET"):
             return self._msearch(request, None, parameters)
         if name == "_refresh" and method in ("POST", "GET"):
-            _neutral(parameters)
+            only_neutral(parameters)
             return self._refresh(None)
         if name == "_cluster/health" and method == "GET":
-            _neutral(parameters, "wait_for_status", "level")
+            only_neutral(parameters, "wait_for_status", "level")
             if parameters.get("level", "cluster") != "cluster":
                 raise unsupported(f"_cluster/health with level {parameters['level']}")
             return _document(self._indices.health())
         if name == "_refill/stats" and method == "GET":
-            _neutral(parameters)
+            only_neutral(parameters)
             return _done(self.stats())
         raise _no_route(method, parts)
 
     def _index(
         self, method: str, index: str, parameters: dict[str, str], request: Request
     ) -> Answering:
-        _neutral(parameters, "wait_for_active_shards", "features", "flat_settings")
+        only_neutral(parameters, "wait_for_active_shards", "features", "flat_settings")
         if "features" in parameters or parameters.get("flat_settings", "false") != "false":
             raise unsupported("features or flat_settings of an index")
         if method == "PUT":
-            return _document(self._indices.create(index, _json(request.body)))
+            return _document(self._indices.create(index, read_json(request.body)))
         if method == "DELETE":
             return _document(self._indices.delete(index))
         if method == "HEAD":
@@ -269,16 +277,16 @@ class Routes:
         elif op_type != "index":
             raise illegal(f"opType must be 'create' or 'index', found: [{op_type}]")
         parameters.pop("retry_on_conflict", None)
-        refresh = _refresh_parameter(parameters)
+        refresh = read_refresh(parameters)
         operation = make_operation(action, id_, request.body)
-        return self._write_one(index, operation, refresh)
+        return self._writing.one(index, operation, refresh)
 
     async def _look(
         self, method: str, index: str, kind: str, id_: str, parameters: dict[str, str]
     ) -> Answer:
         """HEAD of a document, and its bare source: not cached."""
         source = read_source_parameters(parameters) or SourceFilter(True)
-        _neutral(parameters, "_source", "_source_includes", "_source_excludes")
+        only_neutral(parameters, "_source", "_source_includes", "_source_excludes")
 
         async def compute(view: View, _: IndexMapping) -> Answer:
             status, answer = await self._documents.read(index, view.incarnation, id_, source)
@@ -294,83 +302,10 @@ class Routes:
             return 404, error.body()
         return 200, orjson.dumps(orjson.loads(body)["_source"])
 
-    async def _write_one(self, index: str, operation: Any, refresh: bool) -> Answer:
-        (outcome,) = await self._write(index, [operation])
-        if outcome.error is not None:
-            raise outcome.error
-        if refresh:
-            outcome.answer["forced_refresh"] = True
-        return outcome.status, orjson.dumps(outcome.answer)
-
-    async def _write(self, index: str, operations: list[Any]) -> list[Outcome]:
-        """Write; an index that is not there is created first, as Elasticsearch does by default."""
-        try:
-            return await self._documents.write(index, operations)
-        except ApiError as error:
-            if error.status != 404 or all(o.action == "delete" for o in operations):
-                raise
-        try:
-            await self._indices.create(index, None)
-        except ApiError as error:
-            if error.kind != "resource_already_exists_exception":
-                raise
-        return await self._documents.write(index, operations)
-
-    async def _bulk(
-        self, request: Request, index: str | None, parameters: dict[str, str]
-    ) -> Answer:
-        began = time.monotonic()
-        refresh = _refresh_parameter(dict(parameters))
-        items = read_bulk(request.body, index, self._limits)
-        answers: list[Json | None] = [None] * len(items)
-        groups: dict[str, list[int]] = {}
-        for number, item in enumerate(items):
-            if item.error is not None:
-                answers[number] = _bulk_error(item, item.error)
-            else:
-                groups.setdefault(item.index, []).append(number)
-        failures: list[ApiError] = []
-        for name, numbers in groups.items():
-            for chunk in _chunks(items, numbers):
-                await self._bulk_chunk(name, items, chunk, answers, failures, refresh)
-        if failures and len(failures) == len(items):
-            # Nothing at all could be done: as for any other request.
-            raise failures[0]
-        shown = [answer for answer in answers if answer is not None]
-        failed = any("error" in entry for answer in shown for entry in answer.values())
-        took = int((time.monotonic() - began) * 1000)
-        return 200, orjson.dumps({"errors": failed, "took": took, "items": shown})
-
-    async def _bulk_chunk(
-        self,
-        index: str,
-        items: list[BulkItem],
-        numbers: list[int],
-        answers: list[Json | None],
-        failures: list[ApiError],
-        refresh: bool,
-    ) -> None:
-        operations = [items[number].operation for number in numbers]
-        try:
-            outcomes = await self._write(index, operations)
-        except ApiError as error:
-            for number in numbers:
-                answers[number] = _bulk_error(items[number], error)
-                if error.status == 503:
-                    failures.append(error)
-            return
-        for number, outcome in zip(numbers, outcomes, strict=True):
-            if outcome.error is not None:
-                answers[number] = _bulk_error(items[number], outcome.error)
-                continue
-            if refresh:
-                outcome.answer["forced_refresh"] = True
-            answers[number] = {items[number].action: {**outcome.answer, "status": outcome.status}}
-
     async def _msearch(
         self, request: Request, index: str | None, parameters: dict[str, str]
     ) -> Answer:
-        _neutral(parameters, "typed_keys", "rest_total_hits_as_int")
+        only_neutral(parameters, "typed_keys", "rest_total_hits_as_int")
         for name in ("typed_keys", "rest_total_hits_as_int"):
             if parameters.get(name, "false") != "false":
                 raise unsupported(f"the parameter {name}")
@@ -481,110 +416,10 @@ async def _document(answer: Awaitable[Json]) -> Answer:
 
 
 def _index_of(name: bytes) -> str:
-    index = _text(name)
+    index = path_text(name)
     if not index or "/" in index:
         raise unsupported("a search without an index", "name one index")
     return check_index(index)
-
-
-def _text(part: bytes) -> str:
-    if b"%" not in part:
-        try:
-            return part.decode()
-        except UnicodeDecodeError as error:
-            raise illegal("the path is not UTF-8") from error
-    try:
-        return unquote(part.decode("ascii"), errors="strict")
-    except UnicodeDecodeError as error:
-        raise illegal("the path is not UTF-8") from error
-
-
-def _parameters(request: Request) -> dict[str, str]:
-    if not request.query:
-        return {}
-    try:
-        pairs = parse_qsl(
-            request.query.decode(), keep_blank_values=True, errors="strict", max_num_fields=100
-        )
-    except ValueError as error:
-        raise illegal(f"the query string cannot be read: {error}") from error
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise illegal("a parameter is given twice")
-    return found
-
-
-def _neutral(parameters: dict[str, str], *known: str) -> None:
-    """Refuse parameters that would change the answer."""
-    for name in parameters:
-        if name not in NEUTRAL and name not in known:
-            if name in _KNOWN_PARAMETERS:
-                raise unsupported(f"the parameter {name}")
-            raise illegal(f"request contains unrecognized parameter: [{name}]")
-
-
-_KNOWN_PARAMETERS = frozenset((
-    "routing", "version", "version_type", "if_seq_no", "if_primary_term", "pipeline", "op_type",
-    "filter_path", "stored_fields", "require_alias", "q", "df", "analyzer", "default_operator",
-    "min_score", "terminate_after", "lenient", "_source", "_source_includes", "_source_excludes",
-    "wait_for_nodes", "wait_for_no_relocating_shards", "force_synthetic_source", "lang",
-    "include_source_on_error", "require_data_stream", "list_executed_pipelines", "format",
-))  # fmt: skip
-
-
-def _refresh_parameter(parameters: dict[str, str]) -> bool:
-    refresh = parameters.pop("refresh", "false")
-    if refresh not in ("", "true", "false", "wait_for"):
-        raise illegal(f"Unknown value for refresh: [{refresh}].")
-    _neutral(parameters)
-    return refresh in ("", "true")
-
-
-def _check_content_type(request: Request) -> None:
-    # Also keeps pages in a browser out: without this type they cannot send a body here unasked.
-    if request.body and b"json" not in request.content_type:
-        kind = request.content_type.decode("latin-1")[:80]
-        raise ApiError(
-            406,
-            "media_type_header_exception",
-            f"Content-Type header [{kind}] is not supported; send application/json",
-        )
-
-
-def _json(body: bytes) -> Any:
-    if not body.strip():
-        return None
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise ApiError(400, "x_content_parse_exception", f"the body is not JSON: {error}") from (
-            error
-        )
-
-
-def _chunks(items: list[BulkItem], numbers: list[int]) -> list[list[int]]:
-    chunks: list[list[int]] = [[]]
-    size = 0
-    for number in numbers:
-        operation = items[number].operation
-        length = len(operation.text) if operation is not None else 0
-        if chunks[-1] and (len(chunks[-1]) >= _CHUNK_OPERATIONS or size + length > _CHUNK_BYTES):
-            chunks.append([])
-            size = 0
-        chunks[-1].append(number)
-        size += length
-    return chunks
-
-
-def _bulk_error(item: BulkItem, error: ApiError) -> Json:
-    return {
-        item.action: {
-            "_index": item.index,
-            "_id": item.id or None,
-            "status": error.status,
-            "error": error.cause(),
-        }
-    }
 
 
 def _cause(body: bytes) -> dict[str, str]:
