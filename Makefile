@@ -34,8 +34,8 @@ lint: $(READY) ## Check form and types, and that all lists of pins agree
 	$(BIN)/snakefmt --check workflow
 	$(BIN)/snakemake --lint
 	$(BIN)/mypy workflow/scripts
-	cd images/qdrant-edge && ../../$(BIN)/mypy --config-file ../../pyproject.toml \
-	  --cache-dir ../../.mypy_cache .
+	for image in images/*/; do (cd $$image && $(CURDIR)/$(BIN)/mypy \
+	  --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache .) || exit 1; done
 	$(BIN)/python workflow/scripts/check_environment.py
 
 bench: $(READY) ## Measure this project's own speed and memory: results/bench.json

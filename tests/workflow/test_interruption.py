@@ -115,7 +115,12 @@ def test_a_drain_that_reaches_its_limit_is_never_steady(project: Project) -> Non
         **SHORT["optimizers"],
         "runs": ["A1"],
         "defaults": {"indexing_threshold": 20},
-        "draining": {**CONFIG["optimizers"]["draining"], "idle_polls": 500, "limit_s": 2},
+        "draining": {
+            **CONFIG["optimizers"]["draining"],
+            "poll_s": 0.02,
+            "idle_polls": 3,
+            "limit_s": 0.1,
+        },
     }
     project.configure({**SHORT, "optimizers": optimizers})
     code, text = project.run("all")
