@@ -84,8 +84,8 @@ def measure(plan: Mapping[str, Any], files: Files, progress: Progress) -> dict[s
 
     Args:
         plan: `profile`, `image`, `n`, `serving`, `scale`, `seed`, `engines`, `operations`,
-            `counts`, `warm_up`, `timeout_s`, `trial_limit_s`, `qdrant`, `valkey`, `gateway`, `cpus` and
-            `code`, all from the config.
+            `counts`, `warm_up`, `timeout_s`, `trial_limit_s`, `qdrant`, `valkey`, `gateway`,
+            `cpus` and `code`, all from the config.
         files: what is read and written.
         progress: where the round says how far it is.
 
@@ -135,9 +135,13 @@ def _measure(
     failure: str | None = None
     try:
         with stack:
-            run.run(documents)
-            stack.drop()
-    except (EngineError, ClientError) as error:
+            try:
+                run.run(documents)
+                stack.drop()
+            except (EngineError, ClientError) as error:
+                # While the parts are still there to tell.
+                raise EngineError(stack.explain(error)) from error
+    except EngineError as error:
         # An engine's own words may hold paths of this machine; a record holds none.
         failure = without_paths(str(error), [files.root])
         progress.say(f"the round is invalid: {failure}")
