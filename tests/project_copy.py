@@ -141,6 +141,8 @@ class Project:
         found = []
         for process in psutil.process_iter():
             try:
+                if process.status() == psutil.STATUS_ZOMBIE:
+                    continue  # ended; its parent has not asked how
                 words = process.cmdline()
                 inside = process.cwd().startswith(str(self.folder))
             except psutil.Error:

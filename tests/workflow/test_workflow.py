@@ -76,6 +76,22 @@ def test_tables_manifest_and_report_are_there_and_the_manifest_verifies(project:
     assert 'src="http' not in page
 
 
+def test_folder_listing_is_as_documented(project: Project) -> None:
+    results = project.folder / "results"
+    assert sorted(path.name for path in results.iterdir()) == [
+        "attempts",
+        "corpora",
+        "images",
+        "logs",
+        "manifest.json",
+        "optimizers",
+        "report.html",
+        "scratch",
+        "tables",
+    ]
+    assert not list(Path(results).rglob("*.writing"))
+
+
 def test_a_changed_byte_is_found(project: Project) -> None:
     ledger = project.folder / "results/optimizers/A1/1.parquet"
     good = ledger.read_bytes()
@@ -180,7 +196,7 @@ def test_a_drifted_image_is_refused_by_name(project: Project) -> None:
     assert "make pin" in text
 
 
-def test_a_broken_corpus_is_refused_and_the_old_one_kept(project: Project) -> None:
+def test_a_broken_corpus_is_refused_and_no_measurement_is_lost(project: Project) -> None:
     """NaN in the data: the corpus rule fails with words; no engine starts, no record goes."""
     import numpy as np
 
@@ -202,20 +218,3 @@ def test_a_broken_corpus_is_refused_and_the_old_one_kept(project: Project) -> No
     assert "NaN" in text or "not finite" in text
     assert (project.folder / "results/attempts/attempts.jsonl").read_text() == attempts
     assert {name: (project.folder / name).read_bytes() for name in RECORDS} == records
-
-
-def test_folder_listing_is_as_documented(project: Project) -> None:
-    results = project.folder / "results"
-    assert sorted(path.name for path in results.iterdir()) == [
-        "attempts",
-        "corpora",
-        "downloads",
-        "images",
-        "logs",
-        "manifest.json",
-        "optimizers",
-        "report.html",
-        "scratch",
-        "tables",
-    ]
-    assert not list(Path(results).rglob("*.writing"))

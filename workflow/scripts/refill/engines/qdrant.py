@@ -243,6 +243,12 @@ class Api:
         total: dict[str, Any] | None = (orjson.loads(answer).get("result") or {}).get("total")
         return total
 
+    def completed(self) -> dict[str, str]:
+        """Give the optimizations that are over, well or badly: optimizer name by uuid."""
+        path = f"/collections/{COLLECTION}/optimizations?with=completed"
+        done = self.call("GET", path).get("completed") or []
+        return {str(job["uuid"]): str(job.get("optimizer", "unknown")) for job in done}
+
     def state(self) -> CollectionState:
         """Ask for the collection's state: counts, colour, and what the optimizers do."""
         info = self.call("GET", f"/collections/{COLLECTION}")

@@ -45,7 +45,7 @@ def phase_figures(
             "end_s": phase.end,
             "seconds": phase.end - phase.start,
             "ended_by": phase.ended_by,
-            **_watched(polled, points),
+            **_watched(polled, points, phase.completed),
         }
         if phase.event:
             block["event"] = phase.event
@@ -115,10 +115,10 @@ def _busy_s(rows: pd.DataFrame) -> float:
     return float((windows["done"].max() - windows["planned"].min()).sum())
 
 
-def _watched(polled: pd.DataFrame, points: int) -> dict[str, Any]:
+def _watched(polled: pd.DataFrame, points: int, completed: Mapping[str, int]) -> dict[str, Any]:
     visible = polled["visible"].to_numpy(dtype=np.float64)
     visible = visible[~np.isnan(visible)]
-    names = sorted({name for text in polled["running"] for name in str(text).split(",") if name})
+    running = {name for text in polled["running"] for name in str(text).split(",") if name}
     spread: dict[str, float] | None = None
     if len(visible):
         spread = {
@@ -130,7 +130,8 @@ def _watched(polled: pd.DataFrame, points: int) -> dict[str, Any]:
     return {
         "visible": spread,
         "visible_share": {k: v / points for k, v in spread.items()} if spread else None,
-        "optimizers_seen": names,
+        "optimizers_seen": sorted(running | completed.keys()),
+        "optimizers_completed": dict(completed),
         "polls": len(polled),
         "memory": {"rss_peak_bytes": _or_none(polled["rss_bytes"].max())},
         "cpu_s": _or_none(polled["cpu_s"].max() - polled["cpu_s"].min()),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +68,7 @@ class Phase:
     drained_at: float | None = None
     outcome: str | None = None
     event: dict[str, Any] | None = None
+    completed: dict[str, int] = field(default_factory=dict)
 
 
 class PhaseError(Exception):
@@ -104,6 +106,7 @@ class OptimizerRun:
         self.visible_points = corpus.points
         self.readback: dict[str, Any] = {}
         self.memory: dict[str, Any] | None = None
+        self._completed: set[str] = set()
         self._origin = time.monotonic()
         self._window = itertools.count()
         best_is_low = corpus.distance in ("Euclid", "Manhattan")
@@ -166,7 +169,7 @@ class OptimizerRun:
             ]  # fmt: skip
             self._run(clients, jobs, self._poll_upload)
         phase.ended_by = self._verify_counts(points, "upload")
-        phase.end = self.now()
+        self._end(phase)
 
     def _poll_upload(self) -> None:
         poll = self._poll("upload")
@@ -236,7 +239,7 @@ class OptimizerRun:
                 workers=OPEN_CONNECTIONS,
             )
             issued += sum(done.issued for done in self._run(clients, [job], tick))
-        phase.end = self.now()
+        self._end(phase)
         phase.drained_at = drain.end
         phase.outcome = drain.outcome
         phase.ended_by = drain.evidence()
@@ -272,7 +275,7 @@ class OptimizerRun:
             closed = Job(phase.name, "closed", next(self._window), self._queries, count=queries)
             self._run(clients, [closed], tick, steady["poll_s"])
         self._poll(phase.name)
-        phase.end = self.now()
+        self._end(phase)
         phase.ended_by = {
             "reason": "all passes done",
             "passes": steady["passes"],
@@ -320,6 +323,13 @@ class OptimizerRun:
         self.phases.append(phase)
         self.progress.say(f"{name} begins")
         return phase
+
+    def _end(self, phase: Phase) -> None:
+        """End a phase; note the optimizations that ended in it, also those between two polls."""
+        phase.end = self.now()
+        done = self.api.completed()
+        phase.completed = dict(Counter(done[uuid] for uuid in done.keys() - self._completed))
+        self._completed |= done.keys()
 
     def _run(
         self,
