@@ -97,15 +97,15 @@ def prepare(root: Path, documents: int = 600) -> None:
         build_image(root, f"gateway-{variant}", {"tree": "images/gateway", "variant": over})
 
 
-def files(root: Path, profile: str, image: str, n: int = 1) -> Files:
-    """Give the files of a round."""
+def files(root: Path, profile: str, image: str, n: int = 1, edge: bool = True) -> Files:
+    """Give the files of a round; without `edge` its Qdrant is not an image."""
     base = root / "results/rounds" / profile
     kinds = ("warm", "cold") if profile == "on-main" else ("cold",)
     return Files(
         root=root,
         corpus=root / "results/corpora/flights",
         gateway_image=root / f"results/images/gateway-{image}.json",
-        qdrant_image=root / "results/images/qdrant-edge.json",
+        qdrant_image=root / "results/images/qdrant-edge.json" if edge else None,
         record=base / f"{image}-{n}.json",
         ledger=base / f"{image}-{n}.parquet",
         resources=base / f"{image}-{n}.resources.json",

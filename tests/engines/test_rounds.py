@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from edge_server import EdgeServer
 from refill.engines import valkey
 from refill.engines.description import EngineError
 from refill.engines.gateway import Api
@@ -17,7 +19,7 @@ from refill.evidence.attempts import list_attempts
 from refill.load.wire import Address
 from refill.phases.measure_round import measure
 from refill.progress import silent
-from round_fixture import COUNTS, Watcher, child, files, plan, prepare
+from round_fixture import COUNTS, QDRANT, Watcher, child, files, plan, prepare
 
 PASSWORD = "a-password-that-must-not-be-recorded"
 OPERATIONS = [
@@ -142,7 +144,10 @@ def test_the_record_names_what_ran_and_no_secret(
     assert found == []
 
 
-@pytest.mark.parametrize(("part", "words"), [("valkey", "valkey-server"), ("qdrant", "qdrant-ed")])
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [("valkey", "valkey-server"), ("qdrant", "qdrant-edge.pyz"), ("gateway", "gateway-new.pyz")],
+)
 def test_a_killed_part_gives_an_invalid_record_that_says_so(
     root: Path, part: str, words: str
 ) -> None:
@@ -162,6 +167,29 @@ def test_a_killed_part_gives_an_invalid_record_that_says_so(
     assert last["files"].keys() == {
         path.relative_to(root).as_posix() for path in files(root, "on-main", "new", 2).written
     }
+
+
+def test_a_kill_inside_a_timed_section_keeps_the_rows_that_there_are(root: Path) -> None:
+    timers = []
+
+    def kill_soon() -> None:
+        timers.append(threading.Timer(0.2, child("valkey-server").kill))
+        timers[0].start()
+
+    # Long enough that the kill finds the next cell's trial under way.
+    counts = {**COUNTS, "trials": 1, "clients": [3], "warm": 9000}
+    progress = Watcher("warm, read-document, gateway, 3 clients", kill_soon)
+    given = plan("on-main", "new", counts=counts)
+    record = measure(given, files(root, "on-main", "new", 8), progress)
+    timers[0].join()
+    assert record["invalid"][0].startswith("valkey has ended (signal SIGKILL)")
+    assert [cell["operation"] for cell in record["cells"]] == ["read-document"]
+    rows = pd.read_parquet(root / record["ledger"]["path"])
+    broken = rows[(rows["profile"] == "warm") & rows["operation"].isna()]
+    assert 0 < len(broken) < 9000
+    # Without Valkey the gateway answers 503: an error, never a response that looks right.
+    assert set(broken["status"]) <= {"ok", "error"}
+    assert (broken[broken["status"] == "error"]["http"] == 503).all()
 
 
 def gateway_api() -> Api:
@@ -203,6 +231,19 @@ def test_one_wrong_response_makes_the_trial_invalid_and_is_shown(root: Path) -> 
     assert "5000" in shown["response"]
     # The writes made the cached responses stale, so the next warm trial was not warm either.
     assert any("not warm" in why for why in cells["terms-buckets", 1]["trials"][0]["invalid"])
+
+
+def test_a_qdrant_at_a_url_is_used_and_left_as_it_was(root: Path, tmp_path: Path) -> None:
+    with EdgeServer(tmp_path / "storage") as server:
+        given = plan("on-main", "new", qdrant={**QDRANT, "image": None, "url": server.url})
+        where = files(root, "on-main", "new", 7, edge=False)
+        record = measure(given, where, silent("test"))
+        assert record["valid"], record["invalid"]
+        assert record["engines"]["qdrant"]["runtime"] == "external"
+        assert record["engines"]["qdrant"]["embedded"] is True
+        phases = json.loads((root / record["resources"]["path"]).read_text())["phases"]
+        assert phases[0]["processes"]["qdrant"]["cpu_s"] is None
+        assert server.result("GET", "/collections")["collections"] == []
 
 
 def test_a_changed_archive_is_refused(root: Path) -> None:

@@ -24,7 +24,7 @@ ORDER = [
     for image, n in (("old", 1), ("new", 1), ("new", 2), ("old", 2))
 ]
 GATHERED = {"tables": 1, "manifest": 1, "report": 1}
-ROUNDS = {
+ROUNDS: dict[str, Any] = {
     "profiles": ["on-main", "off-control"],
     "corpus": {"name": "small-flights", "documents": 400},
     "images": {"old": "gateway-old", "new": "gateway-new"},
@@ -185,6 +185,10 @@ def test_bad_configuration_ends_before_anything_starts(
 
 def test_a_stopped_round_leaves_no_process_and_no_record(project: Project) -> None:
     """Ctrl+C in the middle: the attempt says interrupted, everything that was started ends."""
+    settings = project.folder / "test.yaml"
+    # Long trials, so that the signal finds one under way.
+    long = {**ROUNDS, "counts": {**ROUNDS["counts"], "trials": 3, "warm": 50_000}}
+    settings.write_text(yaml.safe_dump(yaml.safe_load(settings.read_text()) | {"rounds": long}))
     path = project.folder / ORDER[0]
     path.unlink()
     log = project.folder / "results/logs/rounds/on-main/old-1.log"

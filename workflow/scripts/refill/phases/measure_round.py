@@ -135,9 +135,13 @@ def _measure(
     failure: str | None = None
     try:
         with stack:
-            run.run(documents)
-            stack.drop()
-    except (EngineError, ClientError) as error:
+            try:
+                run.run(documents)
+                stack.drop()
+            except (EngineError, ClientError) as error:
+                # While the parts are still there to tell.
+                raise EngineError(stack.explain(error)) from error
+    except EngineError as error:
         # An engine's own words may hold paths of this machine; a record holds none.
         failure = without_paths(str(error), [files.root])
         progress.say(f"the round is invalid: {failure}")

@@ -29,6 +29,7 @@ from refill.runtimes.process import ProcessEngine
 
 IDLE_POLLS = 3
 IDLE_TIMEOUT_S = 60.0
+EXPLAIN_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -243,6 +244,24 @@ class GatewayStack:
         for engine in (self._valkey, self._qdrant, self._gateway):
             engine.check()
 
+    def explain(self, error: Exception) -> str:
+        """Give an error's words, behind those of the part that has ended, if one has.
+
+        A broken connection can be seen a moment before the end of the process that caused it.
+        """
+        ended = ""
+
+        def look() -> bool:
+            nonlocal ended
+            try:
+                self.check()
+            except EngineError as found:
+                ended = str(found)
+            return bool(ended)
+
+        wait_for(look, EXPLAIN_S)
+        return f"{ended} (seen as: {error})" if ended and ended != str(error) else str(error)
+
     def moment(self) -> Moment:
         """Give all counters now.
 
@@ -262,8 +281,12 @@ class GatewayStack:
 
 
 def image_block(image: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what a record says of an image: identity, tag, tree."""
-    return {key: image[key] for key in ("name", "id", "tag", "tree")}
+    """Give what a record says of an image: identity, tag, tree, and how it differs from another."""
+    block = {key: image[key] for key in ("name", "id", "tag", "tree")}
+    differs = image.get("differs_from")
+    if differs:
+        block["differs_from"] = {key: differs[key] for key in ("image", "files")}
+    return block
 
 
 def _archive(root: Path, image: Mapping[str, Any]) -> Path:

@@ -98,8 +98,15 @@ def _images(records: Sequence[Record]) -> list[dict[str, str]]:
                 "tag": image["tag"],
                 "id": image["id"],
                 "tree": image["tree"],
+                "differs": _differs(image.get("differs_from")),
             }
     return sorted(found.values(), key=lambda i: IMAGES.index(i["name"]))
+
+
+def _differs(block: Mapping[str, Any] | None) -> str:
+    if not block:
+        return ""
+    return f"differs from {block['image']} in {', '.join(block['files'])} alone"
 
 
 def _cell_tables(table: pd.DataFrame) -> list[Table]:
