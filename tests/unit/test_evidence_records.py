@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from refill.evidence.hashes import sha256_bytes, sha256_file, sha256_tree
 from refill.evidence.records import RecordError, canonical_json, read_json, write_json
+from refill.processes import module_environment
 
 
 def test_hashes_are_those_of_sha256sum(tmp_path: Path) -> None:
@@ -37,8 +39,22 @@ def test_a_record_has_one_form(tmp_path: Path) -> None:
     assert list(json.loads(path.read_text())) == ["a", "b"]
     assert json.loads(path.read_text())["a"] == {"n": 3, "é": 0.5}
     assert "é" in path.read_text()
-    assert path.stat().st_mode & 0o777 == 0o644
     assert [p.name for p in path.parent.iterdir()] == ["r.json"]
+
+
+@pytest.mark.parametrize("mask", [0o077, 0o022, 0o002])
+def test_who_may_read_a_file_is_for_the_umask(tmp_path: Path, mask: int) -> None:
+    work = (
+        "import os, sys; from pathlib import Path; from refill.edge import logged\n"
+        "from refill.evidence.records import write_json\n"
+        "os.umask(int(sys.argv[1]))\n"
+        "write_json(Path('r.json'), {}); Path('plain').touch()\n"
+        "with logged('log.txt'): pass\n"
+    )
+    command = [sys.executable, "-c", work, str(mask)]
+    subprocess.run(command, cwd=tmp_path, env=module_environment(), timeout=60, check=True)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == dict.fromkeys(["r.json", "log.txt", "plain"], 0o666 & ~mask)
 
 
 @pytest.mark.parametrize(

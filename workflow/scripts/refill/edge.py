@@ -30,7 +30,7 @@ def logged(log: str | Path) -> Iterator[IO[str]]:
     sys.stdout.flush()
     sys.stderr.flush()
     terminal = os.fdopen(os.dup(2), "w", buffering=1)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     os.close(handle)

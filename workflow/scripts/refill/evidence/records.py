@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -40,14 +40,13 @@ def write_json(path: Path, value: Any) -> None:
 def write_bytes(path: Path, data: bytes) -> None:
     """Write `data` to `path` atomically, as `write_json` does."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    temporary = Path(name)
+    # Not mkstemp, whose files only the owner may read: who may read a result is for the umask.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
-            # mkstemp makes files for the owner alone; a record is for everyone who may read.
-            os.fchmod(file.fileno(), 0o644)
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:
