@@ -104,6 +104,41 @@ def test_only_really_equal_runs_are_identical(records):
     assert len(identical_runs(records, ["A1", "B2", "C2"]).records) == 3
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"host": {"cpu": {"model": "Other"}}}, "machine (cpu.model)"),
+        ({"host": {"cores": 64, "kernel": "6.9"}}, "machine (cores, kernel)"),
+        ({"host": {"memory_bytes": 1}}, "machine (memory_bytes)"),
+        ({"code": "0" * 64}, "code"),
+    ],
+)
+def test_other_machines_and_other_code_are_neither_twins_nor_compared(
+    records, claims, change, words
+):
+    for id_ in ("A2", "C2"):
+        record = named(records, id_)
+        host = record["host"] | change.get("host", {})
+        record.update({**change, "host": host})
+    assert [r["id"] for r in identical_runs(records, ["A1", "C2"]).records] == ["A1"]
+    assert "C2 (1): " in identical_runs(records, ["A1", "C2"]).sentence()
+    found = row(records, claims, "A2-steady")
+    assert found["verdict"] == "undecidable"
+    assert found["why"].startswith(f"not comparable: the runs differ in {words}: measure them")
+
+
+def test_what_varies_on_one_machine_does_not_keep_runs_apart(records, claims):
+    named(records, "C2")["host"] = {
+        **named(records, "C2")["host"],
+        "load": {"1min": 9.5},
+        "warnings": ["busy"],
+        "memory": {"available_bytes": 7},
+        "disk": {"free_bytes": 8},
+    }
+    named(records, "A1")["host"] |= {"memory": {"available_bytes": 1}, "disk": {"free_bytes": 2}}
+    assert len(identical_runs(records, ["A1", "C2"]).records) == 2
+
+
 def test_an_invalid_run_is_no_noise_floor(records, claims):
     named(records, "C2").update(valid=False, invalid=["an answer is wrong"])
     assert [r["id"] for r in identical_runs(records, ["A1", "C2"]).records] == ["A1"]

@@ -279,6 +279,16 @@ def test_environment_names_machine_warnings_and_software(measured, claims):
     assert "numpy 2.4.6" in words
 
 
+def test_runs_of_two_machines_are_not_shown_as_one_experiment(measured, claims):
+    assert "not comparable" not in Page(html_of(measured, claims)).words
+    runs = copy.deepcopy(measured)
+    runs[1].record["host"]["kernel"] = "7.0"
+    runs[2].record["code"] = "0" * 64
+    words = Page(html_of(runs, claims)).words
+    assert "These runs differ in machine (kernel) and in code: beside one another" in words
+    assert "Machine of A1, D1" in words
+
+
 def test_write_reads_the_files_that_records_name(measured, claims, tmp_path):
     write_run(measured[0], tmp_path)
     out = tmp_path / "results/report.html"

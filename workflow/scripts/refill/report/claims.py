@@ -20,6 +20,7 @@ from refill.report.lookup import (
     phase_of,
     usable,
 )
+from refill.report.machine import differing, flat, lasting, mixed
 from refill.stats.verdict import (
     CONTRADICTED,
     REPRODUCED,
@@ -60,8 +61,8 @@ class Identical:
 def identical_runs(records: Sequence[Record], ids: Sequence[str]) -> Identical:
     """Return the largest set of usable records of `ids` whose measured setting is truly equal.
 
-    Equal means: applied configuration, corpus, engine, sampler, scale and code. What was asked for
-    under one name can differ at a small scale, and then it is no measure of noise.
+    Equal means: applied configuration, corpus, engine, sampler, scale, code and machine. What was
+    asked for under one name can differ at a small scale, and then it is no measure of noise.
     """
     groups: dict[str, list[Record]] = {}
     for record in records:
@@ -174,10 +175,11 @@ def _comparable(claim: Mapping[str, Any], records: Sequence[Record]) -> Verdict 
         r for r in records if r["id"] in (claim["left"]["run"], claim["right"]["run"]) and usable(r)
     ]
     keys = ("corpus", "engine", "sampler", "scale")
-    differing = [key for key in keys if any(r[key] != used[0][key] for r in used)]
-    if not differing:
+    found = [key for key in keys if any(r[key] != used[0][key] for r in used)] + mixed(used)
+    if not found:
         return None
-    return Verdict(UNDECIDABLE, f"the runs differ in {', '.join(differing)}: measure them anew")
+    why = f"not comparable: the runs differ in {', '.join(found)}: measure them anew"
+    return Verdict(UNDECIDABLE, why)
 
 
 def _open_loop(claim: Mapping[str, Any], records: Sequence[Record], same: Sequence[Record]) -> str:
@@ -326,12 +328,13 @@ def _setting_parts(record: Record) -> dict[str, Any]:
         "sampler": record["sampler"],
         "scale": record["scale"],
         "code": record["code"],
+        "machine": lasting(record["host"]),
     }
 
 
 def _difference(record: Record, other: Record) -> str:
-    mine, its = _flat(_setting_parts(record)), _flat(_setting_parts(other))
-    keys = sorted(key for key in mine.keys() | its.keys() if mine.get(key) != its.get(key))
+    mine, its = flat(_setting_parts(record)), flat(_setting_parts(other))
+    keys = differing([_setting_parts(record), _setting_parts(other)])
     return ", ".join(f"{k} is {_brief(mine.get(k))}, not {_brief(its.get(k))}" for k in keys)
 
 
@@ -339,12 +342,3 @@ def _brief(value: Any) -> str:
     """Return a value in a sentence: of a hash, enough to tell it from another."""
     shown = "unset" if value is None else str(value)
     return f"{shown[:10]}…" if len(shown) > 20 else shown
-
-
-def _flat(value: Any, where: str = "") -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        return {where: value}
-    flat: dict[str, Any] = {}
-    for key, item in value.items():
-        flat |= _flat(item, f"{where}.{key}".lstrip("."))
-    return flat

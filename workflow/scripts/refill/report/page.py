@@ -14,6 +14,7 @@ from markupsafe import Markup
 from refill.report import rounds_view, text, views
 from refill.report.claims import VERDICTS, claims_table, identical_runs
 from refill.report.lookup import figure, status_of, usable
+from refill.report.machine import lasting, mixed
 from refill.report.plots import ACTIVITY, timeline, to_svg, trade_off
 from refill.report.rounds import NO_ROUNDS, Expected
 from refill.stats.verdict import Value
@@ -23,10 +24,6 @@ Key = tuple[str, int]
 
 TEMPLATES = Path(__file__).parent / "templates"
 WIDE, NARROW = 900, 350
-
-
-VARYING = (".available", ".free")
-"""Host facts that change from run to run of one machine."""
 
 
 class ReportError(Exception):
@@ -93,6 +90,7 @@ def render(
         scales=list(dict.fromkeys(text.scale(r) for r in records)),
         embedded=any(r["engine"]["embedded"] for r in records),
         bad=[(views.run_name(r, r["id"] in repeated), _problem(r)) for r in records if _problem(r)],
+        mixed=mixed([r for r in records if usable(r)]),
         missing=[i for i in experiment["runs"] if i not in {r["id"] for r in records}],
         experiment=experiment,
         verdicts=[(name, verdicts.get(name, 0)) for name in VERDICTS],
@@ -218,8 +216,7 @@ def _hosts(records: Sequence[Record]) -> list[tuple[str, list[tuple[str, str]]]]
     """Return each distinct machine with the runs that it measured; what varies is left out."""
     hosts: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for record in records:
-        lasting = {k: v for k, v in record.get("host", {}).items() if k not in ("load", "warnings")}
-        facts = tuple(pair for pair in views.flat(lasting) if not pair[0].endswith(VARYING))
+        facts = tuple(views.flat(lasting(record.get("host", {}))))
         hosts.setdefault(facts, []).append(str(record["id"]))
     return [(", ".join(dict.fromkeys(ids)), list(facts)) for facts, ids in hosts.items()]
 

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from refill.report.lookup import NOT_MEASURED
+from refill.report.machine import mixed
 
 Record = Mapping[str, Any]
 
@@ -151,21 +152,20 @@ def _reasons(record: Record, key: CellKey) -> list[str]:
 def incomparable(records: Sequence[Record]) -> list[str]:
     """Say in what the rounds of one profile differ that must be equal; [] when in nothing.
 
-    Equal must be: corpus, counts, code and every engine but the gateway's image, and that within
-    each image.
+    Equal must be: corpus, counts, code, machine and every engine but the gateway's image, and that
+    within each image.
     """
     found = []
     parts: dict[str, list[Any]] = {
         "corpus": [r["corpus"] for r in records],
         "scale": [r["scale"] for r in records],
         "configuration": [r["configuration"] for r in records],
-        "code": [r["code"] for r in records],
         "Qdrant": [r["engines"].get("qdrant") for r in records],
         "Valkey": [r["engines"].get("valkey") for r in records],
     }
-    for what, values in parts.items():
-        if len({_canonical(value) for value in values}) > 1:
-            found.append(f"the rounds differ in {what}: measure them anew")
+    names = [w for w, values in parts.items() if len({_canonical(v) for v in values}) > 1]
+    for what in [*names, *mixed(list(records))]:
+        found.append(f"the rounds differ in {what}: measure them anew")
     for image in IMAGES:
         ids = {r["engines"]["gateway"]["image"]["id"] for r in records if r["image"] == image}
         if len(ids) > 1:
