@@ -7,8 +7,9 @@ from typing import Any
 import pandas as pd
 import pytest
 from refill.load.worker import Done
-from refill.phases.optimizer_record import _upload, judged, stood_still
+from refill.phases.optimizer_record import _upload, judged
 from refill.phases.optimizer_run import Settings
+from refill.phases.pauses import stood_still
 
 KEPT = {"violations": []}
 

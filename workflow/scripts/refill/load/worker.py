@@ -97,16 +97,23 @@ class _Heart:
     """
 
     def __init__(self) -> None:
-        self.longest_s = 0.0
+        self._longest_s = 0.0
+        self._last = time.monotonic()
         threading.Thread(target=self._beat, daemon=True, name="heart").start()
 
+    def reset(self) -> None:
+        """Forget the pauses until now."""
+        self._longest_s = 0.0
+
+    def longest_s(self) -> float:
+        """Give the longest pause since the reset, one that has just ended too."""
+        return max(self._longest_s, time.monotonic() - self._last - HEART_BEAT_S)
+
     def _beat(self) -> None:
-        last = time.monotonic()
         while True:
             time.sleep(HEART_BEAT_S)
-            now = time.monotonic()
-            self.longest_s = max(self.longest_s, now - last - HEART_BEAT_S)
-            last = now
+            self._longest_s = self.longest_s()
+            self._last = time.monotonic()
 
 
 class _Batches:
@@ -166,7 +173,8 @@ def serve(pipe: Pipe) -> None:
     gc.disable()
     while True:
         job = jobs.take()
-        batches.issued, batches.delivering_s, heart.longest_s = 0, 0.0, 0.0
+        batches.issued, batches.delivering_s = 0, 0.0
+        heart.reset()
         start, failure = client.now(), None
         try:
             client.run(job)
@@ -183,7 +191,7 @@ def serve(pipe: Pipe) -> None:
                 end=end,
                 issued=batches.issued,
                 delivering_s=batches.delivering_s,
-                stalled_s=heart.longest_s,
+                stalled_s=heart.longest_s(),
                 failure=failure,
             )
         )

@@ -31,8 +31,9 @@ from refill.load.ledger import conservation
 from refill.load.wire import Address
 from refill.oracle.recall import TruthError
 from refill.phases.lock import machine_lock
-from refill.phases.optimizer_record import judged, phase_figures, stood_still
+from refill.phases.optimizer_record import judged, phase_figures
 from refill.phases.optimizer_run import OPEN_CONNECTIONS, OptimizerRun, PhaseError, Settings
+from refill.phases.pauses import stood_still
 from refill.processes import StoppedError, Watch
 from refill.progress import Progress
 from refill.runtimes.external import ExternalEngine

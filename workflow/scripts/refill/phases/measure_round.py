@@ -20,7 +20,7 @@ import pandas as pd
 
 from refill.corpora.documents import Documents
 from refill.engines.description import EngineError
-from refill.evidence.attempts import Attempt
+from refill.evidence.attempts import Attempt, link_all
 from refill.evidence.hashes import sha256_file
 from refill.evidence.host import host_facts
 from refill.evidence.records import write_json
@@ -31,6 +31,7 @@ from refill.load.ledger import STATUSES, conservation
 from refill.operations.catalog import Operations
 from refill.operations.requests import RequestSet
 from refill.phases.lock import machine_lock
+from refill.phases.pauses import client_pauses
 from refill.phases.round_ledger import write_ledger
 from refill.phases.round_plan import Settings, cells, from_plain
 from refill.phases.round_record import (
@@ -108,9 +109,11 @@ def measure(plan: Mapping[str, Any], files: Files, progress: Progress) -> dict[s
             raise
         reason = "; ".join(record["invalid"][:5]) or "valid"
         attempt.end(record["outcome"], reason, files.written)
-        # Its rows stand in the ledger now, hash and all.
+        # Its rows stand in the ledger now, hash and all. Snakemake deletes a result before its
+        # rerun: a second name for each file keeps an interrupted rerun from losing the old one.
         if record["valid"]:
             shutil.rmtree(attempt.folder / "ledger")
+            link_all(files.written, attempt.folder)
         return record
 
 
@@ -157,6 +160,8 @@ def _measure(
     statuses = rows[rows["phase"] == WARM_UP]["status"].astype(str)
     warm_up = {status: int((statuses == status).sum()) for status in STATUSES}
     outcome, invalid = judged(figures, warm_up, kept, failure)
+    longest_stall_s, stalls = client_pauses(run.windows)
+    invalid += stalls
     identity = {
         "id": f"{plan['profile']}/{plan['image']}",
         "repeat": plan["n"],
@@ -192,7 +197,7 @@ def _measure(
             "trial_limit_s": plan["trial_limit_s"],
         },
         "host": host,
-        "driver": floor,
+        "driver": {**floor, "longest_stall_s": longest_stall_s},
         "primed": run.primed,
         "warm_up": {"requests": len(statuses), **warm_up},
         "profiles": [{**profile, **written["profiles"][profile["name"]]} for profile in profiles],

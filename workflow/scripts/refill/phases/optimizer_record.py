@@ -9,13 +9,9 @@ import numpy as np
 import pandas as pd
 
 from refill.load.ledger import latency_s
-from refill.load.worker import Done
 from refill.phases.optimizer_run import Phase, Settings
 from refill.stats.quantiles import recall_summary, search_stats
 from refill.stats.stationary import stationary
-
-STALL_LIMIT_S = 1.0
-GAP_LIMIT_S = 5.0
 
 
 def phase_figures(
@@ -157,32 +153,6 @@ def _watched(polled: pd.DataFrame, points: int, completed: Mapping[str, int]) ->
 
 def _or_none(value: float) -> float | None:
     return None if value is None or np.isnan(value) else float(value)
-
-
-def stood_still(
-    windows: Sequence[Done], polls: pd.DataFrame, poll_s: float
-) -> tuple[float, list[str]]:
-    """Find when the driver stood still: suspended, or starved of the processor.
-
-    What it measured then is its own pause, not the engine's. A client notices by its heart beat,
-    the controller by a gap between two polls that the engine did not cause.
-
-    Returns:
-        The longest pause in seconds, and what makes the run invalid.
-    """
-    found = [
-        f"client {window.client} stood still for {window.stalled_s:.1f} s in window "
-        f"{window.window}: suspended, or starved of the processor"
-        for window in windows
-        if window.stalled_s > STALL_LIMIT_S
-    ]
-    longest = max((window.stalled_s for window in windows), default=0.0)
-    began = polls["t"].to_numpy(dtype=np.float64)
-    over = began + polls["poll_ms"].to_numpy(dtype=np.float64) / 1e3
-    gaps = began[1:] - over[:-1]
-    limit = max(GAP_LIMIT_S, 4 * poll_s)
-    found += [f"no poll for {gap:.1f} s: the run stood still" for gap in gaps if gap > limit]
-    return longest, found
 
 
 def judged(
