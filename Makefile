@@ -16,7 +16,7 @@ export PYTHONPATH := $(CURDIR)/workflow/scripts
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-all: $(READY) ## Run everything at the default scale (about 13 minutes): results/report.html
+all: $(READY) ## Run everything at the default scale (about 14 minutes): results/report.html
 	$(SNAKEMAKE) all
 
 smoke: $(READY) ## Run everything at a small scale (about 5 minutes): smoke/results/report.html
