@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from refill.evidence.hashes import sha256_file
 from refill.stats.quantiles import recall_summary, search_stats
 from refill.stats.stationary import stationary
 
@@ -102,11 +103,16 @@ def hash_of(text: str) -> int:
 
 
 def write_run(run: Run, project: Path) -> Path:
-    """Write record, ledger and polls below `project`; return the record's path."""
+    """Write record, ledger and polls below `project`; return the record's path.
+
+    The record is given the hashes of what is written.
+    """
     folder = project / "results/optimizers" / run.record["id"]
     folder.mkdir(parents=True, exist_ok=True)
     run.ledger.to_parquet(project / run.record["ledger"]["path"])
     run.polls.to_parquet(project / run.record["polls"]["path"])
+    for part in ("ledger", "polls"):
+        run.record[part]["sha256"] = sha256_file(project / run.record[part]["path"])
     path = folder / f"{run.record['repeat']}.json"
     path.write_text(json.dumps(run.record, sort_keys=True), encoding="utf-8")
     return path

@@ -127,6 +127,13 @@ def test_every_file_stands_in_it_with_its_kind_and_hash(project: Path) -> None:
         assert entry["bytes"] == (project / path).stat().st_size
 
 
+def test_records_that_the_configuration_does_not_ask_for_are_named(project: Path) -> None:
+    asked = ["results/optimizers/A1/1.json"]
+    found = gather(project, project / "results", CONFIG, asked=asked)
+    assert found["not_asked_for"] == ["results/optimizers/B1/1.json"]
+    assert gather(project, project / "results", CONFIG)["not_asked_for"] == []
+
+
 def test_compiled_and_hidden_files_do_not_count(project: Path) -> None:
     before = gather(project, project / "results", CONFIG)
     cache = project / "workflow/scripts/refill/__pycache__"

@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 import yaml
+from refill.evidence.hashes import sha256_file
 from refill.report.page import ReportError, render, write
 from report_fixture import SHAPES, make_run, write_run
 
@@ -303,3 +304,30 @@ def test_write_names_a_missing_ledger(measured, claims, tmp_path):
     path.unlink()
     with pytest.raises(ReportError, match=r"A1 repeat 1: ledger\.path: .*A1/1\.parquet is missing"):
         write(tmp_path, [measured[0].record], claims, tmp_path / "report.html")
+
+
+@pytest.mark.parametrize("part", ["ledger", "polls"])
+def test_write_refuses_a_table_that_is_not_the_records(measured, claims, tmp_path, part):
+    write_run(measured[0], tmp_path)
+    record = measured[0].record
+    path = tmp_path / record[part]["path"]
+    # A good table, but one of another run.
+    getattr(measured[1], part).to_parquet(path)
+    wrong = rf"A1 repeat 1: {part}\.sha256: .*{path.name} is not the file of this record.*delete"
+    with pytest.raises(ReportError, match=wrong):
+        write(tmp_path, [record], claims, tmp_path / "report.html")
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ReportError, match=wrong):
+        write(tmp_path, [record], claims, tmp_path / "report.html")
+    cut = copy.deepcopy(record)
+    cut[part]["sha256"] = sha256_file(path)
+    with pytest.raises(ReportError, match=rf"{part}\.path: .*{path.name} is no Parquet file"):
+        write(tmp_path, [cut], claims, tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_records_that_are_not_asked_for_are_named_and_not_shown(measured, claims):
+    manifest = {"not_asked_for": ["results/optimizers/A1/2.json"]}
+    words = Page(html_of(measured, claims, manifest=manifest)).words
+    assert "does not ask for; nothing of them is shown here: results/optimizers/A1/2.json." in words
+    assert "does not ask for" not in Page(html_of(measured, claims)).words

@@ -33,15 +33,18 @@ def gather(
     config: Mapping[str, Any],
     command: Sequence[str] = (),
     left_out: Sequence[str] = (),
+    asked: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Return the manifest of everything in the folder `results`, as JSON.
 
     `project` holds workflow/ and config/, `config` is the effective configuration, `command` the
     command line that ran the workflow. `left_out` are further patterns of paths ("results/x*")
-    that are still being written, such as the log of the rule that calls this. Paths in the
-    manifest are relative to `project` (sources) or to the folder that holds `results`. Raises
-    PrivateError when something private would stand in it, RecordError for a broken record,
-    InventoryError while something still writes there.
+    that are still being written, such as the log of the rule that calls this. `asked` are the
+    paths of the records that `config` asks for: others on the disk are of an earlier
+    configuration, and `not_asked_for` names them (without `asked`: none). Paths in the manifest
+    are relative to `project` (sources) or to the folder that holds `results`. Raises PrivateError
+    when something private would stand in it, RecordError for a broken record, InventoryError
+    while something still writes there.
     """
     work = results.resolve().parent
     patterns = [*inventory.WRITTEN_LATER, *left_out]
@@ -57,6 +60,9 @@ def gather(
         "host": host_facts(results),
         "engines": _engines(work, runs),
         "runs": runs,
+        "not_asked_for": sorted(
+            run["record"] for run in runs if asked is not None and run["record"] not in asked
+        ),
         "attempts": _attempts(work, project),
         "sources": inventory.hashed(project, inventory.sources(project)),
         "results": inventory.hashed(work, files),

@@ -9,8 +9,10 @@ from typing import Any
 
 import jinja2
 import pandas as pd
+import pyarrow as pa
 from markupsafe import Markup
 
+from refill.evidence.hashes import sha256_file
 from refill.report import rounds_view, text, views
 from refill.report.claims import VERDICTS, claims_table, identical_runs
 from refill.report.lookup import figure, status_of, usable
@@ -43,9 +45,12 @@ def write(
     """Read the ledger and polls of each record and write the page to `out`.
 
     Paths in records are relative to `project`. `attempts` are those of
-    `refill.evidence.attempts.list_attempts`. Raises ReportError when a table that a record names
-    is missing.
+    `refill.evidence.attempts.list_attempts`. Raises ReportError when a file that a record names
+    is missing, or is not the one that was written with it.
     """
+    for record in rounds:
+        for name, part in _round_files(record):
+            _checked(project, record, name, part)
     ledgers = {_key(r): _read(project, r, "ledger") for r in records}
     polls = {_key(r): _read(project, r, "polls") for r in records}
     page = render(records, ledgers, polls, claims, attempts, manifest, rounds, expected)
@@ -90,6 +95,7 @@ def render(
         scales=list(dict.fromkeys(text.scale(r) for r in records)),
         embedded=any(r["engine"]["embedded"] for r in records),
         bad=[(views.run_name(r, r["id"] in repeated), _problem(r)) for r in records if _problem(r)],
+        not_asked_for=(manifest or {}).get("not_asked_for", []),
         mixed=mixed([r for r in records if usable(r)]),
         missing=[i for i in experiment["runs"] if i not in {r["id"] for r in records}],
         experiment=experiment,
@@ -259,11 +265,34 @@ def _key(record: Record) -> Key:
     return str(record["id"]), int(record["repeat"])
 
 
+def _round_files(record: Record) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return (key, entry with path and SHA-256) of each file that a round's record names."""
+    profiles = [(f"profiles.{p['name']}", p) for p in record["profiles"]]
+    return [("ledger", record["ledger"]), ("resources", record["resources"]), *profiles]
+
+
 def _read(project: Path, record: Record, part: str) -> pd.DataFrame:
-    path = project / record[part]["path"]
+    path = _checked(project, record, part, record[part])
+    try:
+        return pd.read_parquet(path)
+    except pa.ArrowException as error:
+        problem = f"is no Parquet file ({error})"
+        raise _refused(record, f"{part}.path", record[part]["path"], problem) from error
+
+
+def _checked(project: Path, record: Record, key: str, entry: Mapping[str, Any]) -> Path:
+    """Return the path of a file of a record; it must be the one that was written with it."""
+    path = project / str(entry["path"])
     if not path.is_file():
-        raise ReportError(
-            f"results of {record['id']} repeat {record['repeat']}: {part}.path: "
-            f"{record[part]['path']} is missing; delete the record and run the workflow again"
-        )
-    return pd.read_parquet(path)
+        raise _refused(record, f"{key}.path", entry["path"], "is missing")
+    if (got := sha256_file(path)) != entry["sha256"]:
+        changed = f"is not the file of this record: its SHA-256 is {got}, not {entry['sha256']}"
+        raise _refused(record, f"{key}.sha256", entry["path"], changed)
+    return path
+
+
+def _refused(record: Record, key: str, path: str, problem: str) -> ReportError:
+    return ReportError(
+        f"results of {record['id']} repeat {record['repeat']}: {key}: {path} {problem}; put the "
+        "right file back, or delete the record and run the workflow again"
+    )
