@@ -160,6 +160,59 @@ def test_deleting_a_record_reruns_that_record_the_tables_and_the_manifest(
 
 
 @pytest.mark.parametrize(
+    ("path", "planned"),
+    [
+        ("results/optimizers/A1/1.parquet", {"optimizer": 1, **GATHERED}),
+        ("results/optimizers/A1/1.polls.parquet", {"optimizer": 1, **GATHERED}),
+        ("results/tables/claims.csv", GATHERED),
+    ],
+)
+def test_a_deleted_table_or_ledger_is_made_again(
+    project: Project, path: str, planned: dict[str, int]
+) -> None:
+    file = project.folder / path
+    aside = file.rename(project.folder / "aside")
+    try:
+        assert project.planned() == planned
+    finally:
+        aside.rename(file)
+    assert project.planned() == {}
+
+
+def test_a_run_that_is_not_asked_for_any_more_is_named_and_not_shown(project: Project) -> None:
+    optimizers = {**CONFIG["optimizers"], "runs": RUNS[:2]}
+    project.configure({**CONFIG, "optimizers": optimizers})
+    try:
+        code, text = project.run("all")
+        assert code == 0, text
+        manifest = project.json("results/manifest.json")
+        assert manifest["not_asked_for"] == ["results/optimizers/D1/1.json"]
+        page = (project.folder / "results/report.html").read_text()
+        assert "does not ask for; nothing of them is shown here: results/optimizers/D1/1" in page
+        table = pd.read_csv(project.folder / "results/tables/optimizers.csv")
+        assert table.set_index("run").loc["D1", "status"] == "not measured"
+    finally:
+        project.configure(CONFIG)
+    code, text = project.run("all")
+    assert code == 0, text
+    assert project.json("results/manifest.json")["not_asked_for"] == []
+
+
+def test_a_ledger_of_another_run_is_not_reported_on(project: Project) -> None:
+    ledger = project.folder / "results/optimizers/A1/1.parquet"
+    good = ledger.read_bytes()
+    ledger.write_bytes((project.folder / "results/optimizers/A3/1.parquet").read_bytes())
+    try:
+        code, text = project.run("--force", "results/report.html")
+    finally:
+        ledger.write_bytes(good)
+    assert code != 0
+    assert "A1 repeat 1: ledger.sha256: results/optimizers/A1/1.parquet is not the file" in text
+    code, text = project.run("all")
+    assert code == 0, text
+
+
+@pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"optimizers": {**CONFIG["optimizers"], "runs": ["A9"]}}, "A9"),
@@ -181,6 +234,42 @@ def test_bad_configuration_ends_before_anything_starts(
     assert words in text
     assert "Traceback" not in text
     assert sorted(project.folder.rglob("results/**")) == before
+
+
+def test_a_mistake_is_that_of_its_file(project: Project) -> None:
+    for change, words in (
+        ({"corpus": {**CONFIG["corpus"], "points": -1}}, "test.yaml: corpus.points: must be"),
+        ({"optimizers": {**CONFIG["optimizers"], "runs": ["A9"]}}, "test.yaml: optimizers.runs[0]"),
+    ):
+        project.configure({**CONFIG, **change})
+        try:
+            code, text = project.run("all", "-n")
+        finally:
+            project.configure(CONFIG)
+        assert code != 0
+        assert words in text
+    code, text = project.run("all", "-n", "--config", "scale=NO")
+    assert code != 0
+    assert "command line (--config): scale: must match" in text
+
+
+def test_a_target_without_a_corpus_is_no_target(project: Project) -> None:
+    code, text = project.run("results/corpora/nope/corpus.json", "-n")
+    assert code != 0
+    assert "No rule to produce results/corpora/nope/corpus.json" in text
+    assert "KeyError" not in text
+
+
+def test_a_base_configuration_in_another_encoding_is_named(project: Project) -> None:
+    path = project.folder / "config/config.yaml"
+    good = path.read_bytes()
+    path.write_bytes(b"# caf\xe9\n" + good)
+    try:
+        code, text = project.run("all", "-n")
+    finally:
+        path.write_bytes(good)
+    assert code != 0
+    assert "config/config.yaml: line 1: is not UTF-8" in text
 
 
 def test_a_drifted_image_is_refused_by_name(project: Project) -> None:

@@ -46,6 +46,7 @@ rule manifest:
     input:
         records=OPTIMIZER_RECORDS,
         rounds=ROUND_RECORDS,
+        files=[*OPTIMIZER_TABLES, *ROUND_FILES],
         images=IMAGE_RECORDS,
         corpora=[CORPUS_RECORD, *DOCUMENT_RECORDS],
         tables=rules.tables.output,
@@ -66,6 +67,7 @@ rule report:
     input:
         records=OPTIMIZER_RECORDS,
         rounds=ROUND_RECORDS,
+        files=[*OPTIMIZER_TABLES, *ROUND_FILES],
         tables=rules.tables.output,
         manifest="results/manifest.json",
     output:

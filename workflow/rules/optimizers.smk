@@ -34,3 +34,8 @@ rule optimizer:
 OPTIMIZER_RECORDS = [
     f"results/optimizers/{id}/{repeat}.json" for id, repeat in PLANS.optimizer_runs
 ]
+OPTIMIZER_TABLES = [
+    f"results/optimizers/{id}/{repeat}.{table}"
+    for id, repeat in PLANS.optimizer_runs
+    for table in ("parquet", "polls.parquet")
+]

@@ -55,3 +55,8 @@ use rule round_on as round_off with:
 ROUND_RECORDS = [
     f"results/rounds/{profile}/{image}-{n}.json" for profile, image, n in PLANS.rounds
 ]
+ROUND_FILES = [
+    f"results/rounds/{profile}/{image}-{n}.{file}"
+    for profile, image, n in PLANS.rounds
+    for file in PLANS.round_files(profile)
+]

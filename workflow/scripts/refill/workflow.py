@@ -160,6 +160,12 @@ class Plans:
         wanted = (profile, image, n)
         return FIRST_ROUND - self.rounds.index(wanted) if wanted in self.rounds else 0
 
+    def round_files(self, profile: str) -> list[str]:
+        """Give how the names of a round's files end, beside its record's."""
+        # With the cache off nothing is warm.
+        warm = ["warm.json"] if profile == "on-main" else []
+        return ["parquet", "resources.json", *warm, "cold.json"]
+
     @property
     def round_counts(self) -> dict[str, Any]:
         """Counts of a round: those of config/operations.yaml, and what wins over them."""
