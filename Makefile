@@ -51,14 +51,17 @@ lock: $(READY) ## Make requirements.lock anew from pyproject.toml (needs uv)
 clean: ## Remove the environment (results stay)
 	rm -rf $(VENV)
 
-# A stamp that is newer than the lock says that the environment is what the lock says.
+# The stamp is a copy of the lock that the environment was made from. An environment that is there is
+# changed in place and only when the lock says something else, as a measurement may be running in it;
+# one that does not start is made anew.
 $(READY): requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; $(PYTHON) is older or missing." \
 	         "Say which one to use: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
-	@$(PYTHON) -m venv --clear $(VENV) || \
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || \
 	  { echo "$(PYTHON) cannot make a virtual environment;" \
 	         "on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \
-	  -r requirements.lock
-	@touch $(READY)
+	@cmp -s requirements.lock $(READY) || \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+	    -r requirements.lock
+	@cp requirements.lock $(READY)
