@@ -320,7 +320,9 @@ def test_a_kill_leaves_nothing_under_the_final_name(tmp_path: Path) -> None:
     with subprocess.Popen(command, env=module_environment(), stdout=subprocess.DEVNULL) as process:
         try:
             # Killed as soon as the vectors are being written, long before the truth is.
-            assert wait_for(lambda: any(out.parent.glob(str(Path(".c.partial-*", "work", "*")))), 60)
+            assert wait_for(
+                lambda: any(out.parent.glob(str(Path(".c.partial-*", "work", "*")))), 60
+            )
             os.kill(process.pid, signal.SIGKILL)
         finally:
             process.kill()
