@@ -6,7 +6,6 @@ the phases, end the engine, work out the figures, write ledger, polls and record
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -20,7 +19,7 @@ from refill.corpora.store import Corpus
 from refill.engines import qdrant
 from refill.engines.description import EngineError
 from refill.engines.qdrant import Api
-from refill.evidence.attempts import Attempt, link_all
+from refill.evidence.attempts import Attempt
 from refill.evidence.hashes import sha256_file
 from refill.evidence.host import host_facts
 from refill.evidence.records import read_json, write_json
@@ -30,11 +29,10 @@ from refill.load.floor import measure as measure_floor
 from refill.load.ledger import conservation
 from refill.load.wire import Address
 from refill.oracle.recall import TruthError
-from refill.phases.lock import machine_lock
+from refill.phases.attempted import attempted
 from refill.phases.optimizer_record import judged, phase_figures
 from refill.phases.optimizer_run import OPEN_CONNECTIONS, OptimizerRun, PhaseError, Settings
 from refill.phases.pauses import stood_still
-from refill.processes import StoppedError, Watch
 from refill.progress import Progress
 from refill.runtimes.external import ExternalEngine
 from refill.runtimes.process import ProcessEngine
@@ -77,29 +75,14 @@ def measure(plan: Mapping[str, Any], files: Files, progress: Progress) -> dict[s
     Raises:
         StoppedError: the run was stopped; the attempt says so and no record is written.
     """
-    with Watch(), machine_lock(progress.say) as waited:
-        target = f"optimizers/{plan['id']}/{plan['repeat']}"
-        attempt = Attempt.begin(files.root, target, {"code": plan["code"], "scale": plan["scale"]})
-        try:
-            record = _measure(plan, files, attempt, progress, waited)
-        except StoppedError as stopped:
-            attempt.end("interrupted", str(stopped), _left(attempt.folder))
-            raise
-        except BaseException as error:
-            attempt.end("failed", f"{type(error).__name__}: {error}", _left(attempt.folder))
-            raise
-        attempt.end(
-            record["outcome"],
-            "; ".join(record["invalid"]) or "valid",
-            [files.record, files.ledger, files.polls],
-        )
-        # Its rows stand in the ledger now, hash and all. Snakemake deletes a result before its
-        # rerun: a second name for each file keeps an interrupted rerun from losing the old one.
-        if record["valid"]:
-            for part in ("ledger", "polls"):
-                shutil.rmtree(attempt.folder / part)
-            link_all([files.record, files.ledger, files.polls], attempt.folder)
-        return record
+    return attempted(
+        files.root,
+        f"optimizers/{plan['id']}/{plan['repeat']}",
+        plan,
+        [files.record, files.ledger, files.polls],
+        progress,
+        lambda attempt, waited: _measure(plan, files, attempt, progress, waited),
+    )
 
 
 def _drop(run: OptimizerRun, progress: Progress) -> None:
@@ -110,10 +93,6 @@ def _drop(run: OptimizerRun, progress: Progress) -> None:
         run.api.drop()
     except EngineError as error:
         progress.say(f"note: the run's collection stays on the server: {error}")
-
-
-def _left(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def _measure(

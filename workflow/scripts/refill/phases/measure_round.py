@@ -8,7 +8,6 @@ resources and record.
 from __future__ import annotations
 
 import secrets
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import pandas as pd
 
 from refill.corpora.documents import Documents
 from refill.engines.description import EngineError
-from refill.evidence.attempts import Attempt, link_all
+from refill.evidence.attempts import Attempt
 from refill.evidence.hashes import sha256_file
 from refill.evidence.host import host_facts
 from refill.evidence.records import write_json
@@ -30,7 +29,7 @@ from refill.load.floor import measure as measure_floor
 from refill.load.ledger import STATUSES, conservation
 from refill.operations.catalog import Operations
 from refill.operations.requests import RequestSet
-from refill.phases.lock import machine_lock
+from refill.phases.attempted import attempted
 from refill.phases.pauses import client_pauses
 from refill.phases.round_ledger import write_ledger
 from refill.phases.round_plan import Settings, cells, from_plain
@@ -43,7 +42,6 @@ from refill.phases.round_record import (
 )
 from refill.phases.round_run import WARM_UP, RoundRun
 from refill.phases.round_stack import GatewayStack, Parts
-from refill.processes import StoppedError, Watch
 from refill.progress import Progress
 
 SCHEMA = "refill.round/1"
@@ -96,29 +94,14 @@ def measure(plan: Mapping[str, Any], files: Files, progress: Progress) -> dict[s
     Raises:
         StoppedError: the round was stopped; the attempt says so and no record is written.
     """
-    with Watch(), machine_lock(progress.say) as waited:
-        target = f"rounds/{plan['profile']}/{plan['image']}-{plan['n']}"
-        attempt = Attempt.begin(files.root, target, {"code": plan["code"], "scale": plan["scale"]})
-        try:
-            record = _measure(plan, files, attempt, progress, waited)
-        except StoppedError as stopped:
-            attempt.end("interrupted", str(stopped), _left(attempt.folder))
-            raise
-        except BaseException as error:
-            attempt.end("failed", f"{type(error).__name__}: {error}", _left(attempt.folder))
-            raise
-        reason = "; ".join(record["invalid"][:5]) or "valid"
-        attempt.end(record["outcome"], reason, files.written)
-        # Its rows stand in the ledger now, hash and all. Snakemake deletes a result before its
-        # rerun: a second name for each file keeps an interrupted rerun from losing the old one.
-        if record["valid"]:
-            shutil.rmtree(attempt.folder / "ledger")
-            link_all(files.written, attempt.folder)
-        return record
-
-
-def _left(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+    return attempted(
+        files.root,
+        f"rounds/{plan['profile']}/{plan['image']}-{plan['n']}",
+        plan,
+        files.written,
+        progress,
+        lambda attempt, waited: _measure(plan, files, attempt, progress, waited),
+    )
 
 
 def _measure(
