@@ -2,6 +2,7 @@
 # `make help` lists the rest.
 
 PYTHON ?= python3
+RESULTS ?= results
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
@@ -11,16 +12,21 @@ export PYTHONUNBUFFERED := 1
 export PYTHONPATH := $(CURDIR)/workflow/scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help all smoke test soak lint bench pin lock clean
+.PHONY: help all smoke verify test soak lint bench pin lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-all: $(READY) ## Run everything at the default scale (about 14 minutes): results/report.html
+all: $(READY) ## Run everything at the default scale (about 12 minutes): results/report.html
 	$(SNAKEMAKE) all
+	@echo "The report: results/report.html"
 
 smoke: $(READY) ## Run everything at a small scale (about 5 minutes): smoke/results/report.html
 	$(SNAKEMAKE) all --configfile config/smoke.yaml --directory smoke
+	@echo "The report: smoke/results/report.html"
+
+verify: $(READY) ## Say whether every result is as it was (RESULTS=smoke/results for the smoke run)
+	$(BIN)/python -m refill.evidence verify $(RESULTS)/manifest.json
 
 test: $(READY) ## Run the tests
 	$(BIN)/pytest
@@ -62,6 +68,7 @@ $(READY): requirements.lock
 	  { echo "$(PYTHON) cannot make a virtual environment;" \
 	         "on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	@cmp -s requirements.lock $(READY) || \
+	  { echo "Installing the packages of requirements.lock into $(VENV): about a minute ..."; \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \
-	    -r requirements.lock
+	    -r requirements.lock; }
 	@cp requirements.lock $(READY)

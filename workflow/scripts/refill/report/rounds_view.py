@@ -122,7 +122,7 @@ def _cell_tables(table: pd.DataFrame) -> list[Table]:
                 Table(
                     f"rounds-{profile}-{cell}",
                     name,
-                    f"{_LEADS[cell]} Each figure is the median over six trials of that trial's "
+                    f"{_LEADS[cell]} Each figure is the median over all trials of that trial's "
                     "quantile; their lowest and highest stand in results/tables/rounds.csv.",
                     [("", 2), ("p50, ms", 3), ("p95, ms", 3), ("", 1)],
                     [
