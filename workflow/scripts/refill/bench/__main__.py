@@ -26,6 +26,7 @@ from refill.oracle import bench as oracle
 from refill.phases.lock import machine_lock
 
 SCHEMA = "refill.bench/1"
+VECTORS = "refill.corpus/1"
 # What keeps a figure from being measured; anything else is a fault of the bench itself.
 NOT_MEASURED = (
     OSError, ValueError, RuntimeError, EngineError, ClientError, WireError, CorpusError,
@@ -69,7 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _upload(results: Path) -> dict[str, Any]:
     image = read_json(results / "images" / "qdrant-edge.json", "refill.image/1")
-    corpora = sorted((results / "corpora").glob("*/corpus.json"))
+    paths = sorted((results / "corpora").glob("*/corpus.json"))
+    # Beside corpora of vectors, a folder of documents may stand there.
+    corpora = [path for path in paths if read_json(path)["schema"] == VECTORS]
     if not corpora:
         raise RuntimeError("no prepared corpus in results/corpora: run `make all` first")
     return upload.measure(image, results.parent, corpora[0].parent)
