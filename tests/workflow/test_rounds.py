@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import yaml
 from project_copy import CONFIG, Project
-from refill.evidence.manifest import verify
+from refill.evidence.verification import verify
 from refill.image_sources import read_source
 from refill.processes import wait_for
 from round_fixture import flights_package

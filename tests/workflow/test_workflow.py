@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from project_copy import CONFIG, RUNS, Project
-from refill.evidence.manifest import verify
+from refill.evidence.verification import verify
 
 RECORDS = [f"results/optimizers/{name}/1.json" for name in RUNS]
 GATHERED = {"tables": 1, "manifest": 1, "report": 1}

@@ -58,7 +58,7 @@ rule manifest:
     conda:
         "../../environment.yml"
     params:
-        plan=PLANS.manifest(),
+        plan=lambda w: PLANS.manifest(rules.tables, rules.report),
     script:
         "../scripts/write_manifest.py"
 
@@ -71,7 +71,7 @@ rule report:
         tables=rules.tables.output,
         manifest="results/manifest.json",
     output:
-        report(
+        page=report(
             "results/report.html",
             category="Report",
             caption="../report/report.rst",
@@ -85,3 +85,20 @@ rule report:
         plan=PLANS.report(),
     script:
         "../scripts/write_report.py"
+
+
+rule crate:
+    input:
+        report="results/report.html",
+        manifest="results/manifest.json",
+    output:
+        "results/ro-crate/ro-crate-metadata.json",
+    log:
+        "results/logs/crate.log",
+    localrule: True
+    conda:
+        "../../environment.yml"
+    params:
+        plan=PLANS.crate(),
+    script:
+        "../scripts/write_crate.py"

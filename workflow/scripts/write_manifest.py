@@ -13,6 +13,10 @@ if __name__ == "__main__":
     smk: Any = snakemake  # type: ignore[name-defined]  # noqa: F821 - Snakemake puts it here
     with logged(smk.log[0]):
         out = Path(smk.output[0])
-        config = dict(smk.params.plan)["config"]
-        asked = [*smk.input.records, *smk.input.rounds]
-        write_json(out, gather(PROJECT, out.parent, config, snakemake_command(), asked=asked))
+        plan = dict(smk.params.plan)
+        # In the order in which they are to be measured.
+        asked = [*smk.input.rounds, *smk.input.records]
+        manifest = gather(
+            PROJECT, out.parent, plan["config"], snakemake_command(), (), asked, plan["written"]
+        )
+        write_json(out, manifest)

@@ -9,8 +9,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import psutil
 
@@ -74,6 +76,19 @@ def snakemake_command() -> list[str]:
         return []
     first = next(n for n, word in enumerate(words) if "snakemake" in Path(word).name)
     return ["snakemake", *words[first + 1 :]]
+
+
+def snakemake_invocation() -> dict[str, Any] | None:
+    """Give what tells one call of Snakemake from another: the topmost one's `pid` and `started_at`.
+
+    `started_at` (UTC) is known to about a second only, as the kernel counts from its boot. None
+    outside of Snakemake.
+    """
+    if not snakemake_command():
+        return None
+    top = snakemake_ancestors()[-1]
+    started = datetime.fromtimestamp(top.create_time(), UTC)
+    return {"pid": top.pid, "started_at": started.strftime("%Y-%m-%dT%H:%M:%SZ")}
 
 
 class Watch:

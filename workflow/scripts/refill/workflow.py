@@ -233,9 +233,17 @@ class Plans:
             expected=self._expected_rounds(),
         )
 
-    def manifest(self) -> dict[str, Any]:
-        """Give the plan of the manifest."""
-        return self._plan("write_manifest.py", config=self.config)
+    def manifest(self, tables: Any, report: Any) -> dict[str, Any]:
+        """Give the plan of the manifest; `tables` and `report` are these rules."""
+        written = [
+            _written("write_tables.py", tables, self.tables()),
+            _written("write_report.py", report, self.report()),
+        ]
+        return self._plan("write_manifest.py", config=self.config, written=written)
+
+    def crate(self) -> dict[str, Any]:
+        """Give the plan of the crate."""
+        return self._plan("write_crate.py")
 
     def report(self) -> dict[str, Any]:
         """Give the plan of the report."""
@@ -252,3 +260,21 @@ class Plans:
     def _plan(self, script: str, read: Sequence[Path] = (), **values: Any) -> dict[str, Any]:
         values["code"] = code_hash(self._scripts / script, self._scripts, read)
         return dict(sorted(values.items()))
+
+
+def _written(script: str, rule: Any, plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Say how a rule's files are made, for the manifest; its code stands there file by file."""
+    return {
+        "script": script,
+        "input": _named(rule.input),
+        "output": _named(rule.output),
+        "plan": {key: value for key, value in plan.items() if key != "code"},
+    }
+
+
+def _named(files: Any) -> dict[str, Any]:
+    """Give the named files of a rule: one path, or a list of them, by name."""
+    return {
+        name: str(value) if isinstance(value, str) else [str(path) for path in value]
+        for name, value in files.items()
+    }

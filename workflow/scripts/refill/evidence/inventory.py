@@ -11,21 +11,18 @@ from refill.evidence.hashes import sha256_file
 
 RESULTS = "results"
 
-# What is written after the manifest, or by it, cannot stand in it.
+# What is written after the manifest, or by it, cannot stand in it; the crate has the hashes of it.
 WRITTEN_LATER = (
     "results/manifest.json",
     "results/report.html",
+    "results/ro-crate/*",
+    "results/logs/manifest.log",
+    "results/logs/report.log",
+    "results/logs/crate.log",
+    # Of this project's own speed, at any time; no result.
     "results/bench.json",
-    "results/logs/manifest*",
-    "results/logs/report*",
     # The data of engines that run, or were killed.
     "results/scratch/*",
-)
-
-# Kinds of which every file counts: one that the manifest does not name is a difference.
-# Logs and attempts grow with every later try.
-COMPLETE = frozenset(
-    {"record", "ledger", "polls", "raw profile", "resources", "table", "image", "corpus"}
 )
 
 # First match wins. Patterns are those of fnmatch: * crosses folders.
@@ -59,6 +56,8 @@ _RESULTS = (
     ("results/rounds/*.cold.json", "raw profile"),
     ("results/rounds/*.parquet", "ledger"),
     ("results/rounds/*.json", "record"),
+    ("results/proofs/*.parquet", "ledger"),
+    ("results/proofs/*.json", "record"),
     ("results/*", "other"),
 )
 

@@ -67,6 +67,11 @@ def read_json(path: Path, schema: str | None = None) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise RecordError(f"{path}: no such record; build it with `snakemake {path}`") from None
+    except UnicodeDecodeError as error:
+        raise RecordError(
+            f"{path}: not UTF-8 text (byte {error.start}); "
+            "delete the file and run the workflow again"
+        ) from error
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:

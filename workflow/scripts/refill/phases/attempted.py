@@ -9,7 +9,7 @@ from typing import Any
 
 from refill.evidence.attempts import Attempt, link_all
 from refill.phases.lock import machine_lock
-from refill.processes import StoppedError, Watch
+from refill.processes import StoppedError, Watch, snakemake_invocation
 from refill.progress import Progress
 
 Work = Callable[[Attempt, float], dict[str, Any]]
@@ -28,7 +28,8 @@ def attempted(
     Args:
         root: the working folder of the workflow.
         target: what is tried, such as `optimizers/A1/1`.
-        plan: of the job; its `code` and `scale` are the attempt's facts.
+        plan: of the job; its `code` and `scale` are the attempt's facts, beside which call of
+            Snakemake it was made in.
         written: the files that `work` writes, the record among them.
         progress: told when the machine is waited for.
         work: takes the attempt and the seconds waited, and gives the record.
@@ -40,7 +41,8 @@ def attempted(
         StoppedError: the run was stopped; the attempt says so and no record is written.
     """
     with Watch(), machine_lock(progress.say) as waited:
-        attempt = Attempt.begin(root, target, {"code": plan["code"], "scale": plan["scale"]})
+        facts = {"code": plan["code"], "scale": plan["scale"], "invocation": snakemake_invocation()}
+        attempt = Attempt.begin(root, target, facts)
         try:
             record = work(attempt, waited)
         except StoppedError as stopped:
