@@ -130,11 +130,10 @@ def metadata(manifest: Mapping[str, Any], files: Mapping[str, Content]) -> dict[
     crate = ROCrate(version="1.1")
     crate.metadata.extra_contexts.append(CONTEXT)
     _describe_root(crate, manifest)
-    for path, description in _FOLDERS.items():
-        if any(name.startswith(path) for name in files):
-            crate.add_dataset(dest_path=path, properties={"name": description})
+    for path in folders(files):
+        crate.add_dataset(dest_path=path, properties={"name": _FOLDERS[path]})
     workflow = _add_workflow(crate, manifest, known, files)
-    for path, content in files.items():
+    for path, content in sorted(files.items()):
         if path != SNAKEFILE and (path in LATER or not path.startswith(tuple(_FOLDERS))):
             crate.add_file(dest_path=path, properties=_file_properties(path, content, known))
     crate.dereference("README.md")["about"] = crate.root_dataset
@@ -145,6 +144,11 @@ def metadata(manifest: Mapping[str, Any], files: Mapping[str, Content]) -> dict[
     described: dict[str, Any] = crate.metadata.generate()
     described["@graph"].sort(key=lambda entity: entity["@id"])
     return described
+
+
+def folders(files: Mapping[str, Content]) -> list[str]:
+    """Return the folders that the crate describes as such, of those that have files."""
+    return [path for path in _FOLDERS if any(name.startswith(path) for name in files)]
 
 
 def _place(file: Path, target: Path) -> None:

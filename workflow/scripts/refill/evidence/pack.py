@@ -23,7 +23,14 @@ from refill.evidence.verification import changed_files, project_of, read_manifes
 _TEXTS = (".log", ".json", ".jsonl", ".csv", ".html", ".txt", ".yaml", ".yml", ".md", ".toml")
 _COMPRESSED = (".parquet", ".pyz")
 _ABSOLUTE = re.compile(r"(?<![\w.:/~<>{}$*-])/(?:[\w.+@-]+/)+[\w.+@-]+")
+# Where every system keeps the same things: such a path tells nothing about this machine.
+_SYSTEM = frozenset(
+    f"/{top}"
+    for top in ("bin", "boot", "dev", "etc", "lib", "lib64", "proc", "run", "sbin", "sys", "usr")
+)
 _BLOCK = 1 << 20
+# From here on a file needs the longer form of an entry.
+_BIG = 1 << 31
 
 
 class PackError(ValueError):
@@ -101,10 +108,13 @@ def _private(text: str, folders: list[Path], variables: list[str]) -> str | None
 
 
 def _absolute(text: str) -> Iterator[str]:
-    """Give the top folders of absolute paths; a path of a request has none on this machine."""
+    """Give the top folders of absolute paths, those of the system aside.
+
+    The path of a request looks alike, and has no such folder on this machine.
+    """
     for match in _ABSOLUTE.finditer(text):
         top = Path(*Path(match[0]).parts[:2])
-        if top.is_dir():
+        if str(top) not in _SYSTEM and top.is_dir():
             yield str(top)
 
 
@@ -113,23 +123,34 @@ def _write(output: Path, files: Mapping[str, crate.Content]) -> None:
     temporary = output.with_name(f".{output.name}.{secrets.token_hex(8)}.tmp")
     try:
         with zipfile.ZipFile(temporary, "w") as archive:
+            for path in crate.folders(files):
+                archive.writestr(_entry(path), b"")
             for path, content in sorted(files.items()):
-                # The earliest time that a ZIP file knows, and the same permissions for all.
-                info = zipfile.ZipInfo(path, (1980, 1, 1, 0, 0, 0))
-                info.create_system = 3
-                info.external_attr = 0o100644 << 16
-                stored = path.endswith(_COMPRESSED)
-                info.compress_type = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
                 size = len(content) if isinstance(content, bytes) else content.stat().st_size
-                with archive.open(info, "w", force_zip64=size >= 1 << 31) as target:
-                    if isinstance(content, bytes):
-                        target.write(content)
-                        continue
-                    with content.open("rb") as source:
-                        while block := source.read(_BLOCK):
-                            target.write(block)
+                with archive.open(_entry(path), "w", force_zip64=size >= _BIG) as target:
+                    for block in _blocks(content):
+                        target.write(block)
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         temporary.replace(output)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _entry(path: str) -> zipfile.ZipInfo:
+    """Describe a file or folder with the earliest time a ZIP file knows, and fixed permissions."""
+    info = zipfile.ZipInfo(path, (1980, 1, 1, 0, 0, 0))
+    info.create_system = 3
+    info.external_attr = (0o040755 if path.endswith("/") else 0o100644) << 16
+    stored = path.endswith(("/", *_COMPRESSED))
+    info.compress_type = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
+    return info
+
+
+def _blocks(content: crate.Content) -> Iterator[bytes]:
+    if isinstance(content, bytes):
+        yield content
+        return
+    with content.open("rb") as source:
+        while block := source.read(_BLOCK):
+            yield block
