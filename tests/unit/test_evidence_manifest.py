@@ -1,4 +1,7 @@
-"""The manifest: complete, without private values, and verified byte by byte."""
+"""The manifest: complete, without private values, as its schema says; its files byte by byte.
+
+What is made again from ledgers is tested on real results, in tests/workflow.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ from typing import Any
 import pytest
 from refill.evidence.__main__ import main
 from refill.evidence.attempts import Attempt
+from refill.evidence.description import git_state
 from refill.evidence.hashes import sha256_file
 from refill.evidence.inventory import InventoryError, hashed, results
-from refill.evidence.manifest import gather, git_state, verify
-from refill.evidence.records import read_json, write_json
+from refill.evidence.manifest import gather
+from refill.evidence.records import RecordError, read_json, write_json
 from refill.evidence.scrub import PrivateError
+from refill.evidence.verification import inspect, read_manifest
 
 CONFIG = {"scale": "test", "qdrant": {"image": "edge", "api_key_env": "QDRANT_API_KEY"}}
 EMBEDDED = {"name": "qdrant", "version": "1", "embedded": True}
@@ -48,6 +53,12 @@ RESULTS = {
     "results/attempts/attempts.jsonl": "attempt",
 }
 LATER = ("results/report.html", "results/logs/manifest.log", "results/logs/report.log")
+WRITTEN = {
+    "script": "write_tables.py",
+    "input": {"records": ["results/optimizers/A1/1.json"], "rounds": []},
+    "output": {"optimizers": "results/tables/optimizers.csv"},
+    "plan": {"expected": {"clients": [1, 8]}},
+}
 
 
 def run(project: Path, name: str, started: str, engine: dict[str, Any]) -> None:
@@ -66,6 +77,7 @@ def run(project: Path, name: str, started: str, engine: dict[str, Any]) -> None:
         "invalid": [],
         "outcome": "completed",
         "engine": engine,
+        "host": {"kernel": "6.1", "load": {"1min": 0.1}, "cpu": {"model": f"CPU of {name}"}},
         "corpus": {
             "name": "c",
             "sha256": sha256_file(project / "results/corpora/c/corpus.json"),
@@ -109,6 +121,12 @@ def project(tmp_path: Path) -> Path:
         (tmp_path / name).write_text("x\n")
     Attempt.begin(tmp_path, "optimizers/B1/1", {}).end("completed", "valid")
     return tmp_path
+
+
+def differences(manifest: Path, project: Path | None = None) -> list[str]:
+    """What is found by hashes alone, but for the crate, which is not there."""
+    found = inspect(manifest, project, figures=False).differences
+    return [line for line in found if not line.startswith("results/ro-crate/")]
 
 
 @pytest.fixture
@@ -212,10 +230,81 @@ def test_git_is_told_or_said_to_be_missing(project: Path) -> None:
     assert git_state(project) == {**clean, "dirty": True}
 
 
+def test_a_broken_record_stops_it_and_is_named_by_its_key(project: Path) -> None:
+    path = project / "results/optimizers/A1/1.json"
+    record = read_json(path)
+    write_json(path, {key: value for key, value in record.items() if key != "code"})
+    with pytest.raises(RecordError, match=r"^results/optimizers/A1/1\.json: code: is missing; del"):
+        gather(project, project / "results", CONFIG)
+
+
+def test_what_makes_tables_is_told_and_fits_the_schema(project: Path) -> None:
+    found = gather(project, project / "results", CONFIG, written=[WRITTEN])
+    assert found["written"] == [WRITTEN]
+    elsewhere = {**WRITTEN, "output": {"optimizers": "../x.csv"}}
+    with pytest.raises(
+        RecordError, match=r"the manifest: written\.0\.output\.optimizers: must match"
+    ):
+        gather(project, project / "results", CONFIG, written=[elsewhere])
+    with pytest.raises(RecordError, match=r"written\.0\.script: must match"):
+        gather(project, project / "results", CONFIG, written=[{**WRITTEN, "script": "a/x.py"}])
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "message"),
+    [
+        (["created_at"], "yesterday", "created_at: must match the pattern"),
+        (["git", "dirty"], "no", "git.dirty: must be true or false or null, is 'no'"),
+        (["host", "kernel"], None, "host.kernel: must be text, is null"),
+        (["runs", 0, "repeat"], 0, "runs.0.repeat: must be >= 1, is 0"),
+        (["order", "apart"], {}, "order.apart: must be a list"),
+        (["more"], 1, "more: unknown key"),
+        (["results", "results/tables/optimizers.csv", "sha256"], "0", "sha256: must match"),
+    ],
+)
+def test_a_manifest_that_does_not_fit_its_schema_is_not_read(
+    manifest: Path, keys: list[Any], value: Any, message: str
+) -> None:
+    content = read_json(manifest)
+    inner: Any = content
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = value
+    write_json(manifest, content)
+    with pytest.raises(RecordError, match=r"^manifest\.json: ") as raised:
+        read_manifest(manifest)
+    assert message in str(raised.value)
+
+
+def test_machines_stand_there_once_with_what_they_measured(project: Path) -> None:
+    hosts = gather(project, project / "results", CONFIG)["hosts"]
+    assert [(h["host"]["cpu"]["model"], h["records"]) for h in hosts] == [
+        ("CPU of B1", ["results/optimizers/B1/1.json"]),
+        ("CPU of A1", ["results/optimizers/A1/1.json"]),
+    ]
+    # The load is another one at each run: it makes no other machine.
+    assert "load" not in hosts[0]["host"]
+
+
 def test_an_untouched_tree_verifies(manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert verify(manifest) == []
-    assert main(["verify", str(manifest)]) == 0
-    assert "every file is as it was" in capsys.readouterr().out
+    assert differences(manifest) == []
+    assert main(["verify", "--files-only", str(manifest)]) == 1
+    assert "results/ro-crate/ro-crate-metadata.json: is missing" in capsys.readouterr().err
+
+
+def test_a_manifest_in_another_form_is_a_difference(manifest: Path) -> None:
+    manifest.write_bytes(manifest.read_bytes() + b"\n")
+    assert differences(manifest) == ["manifest.json: is not in the form it was written in"]
+
+
+def test_what_is_no_result_is_said_to_be_left_out(manifest: Path) -> None:
+    (manifest.parent / "bench.json").write_text("{}")
+    (manifest.parent / "scratch").mkdir()
+    (manifest.parent / "scratch/x").write_text("")
+    assert inspect(manifest, figures=False).notes[:2] == [
+        "results/bench.json: is no result, not looked at",
+        "results/scratch: is no result, not looked at",
+    ]
 
 
 @pytest.mark.parametrize("name", [*SOURCES, *RESULTS])
@@ -226,23 +315,26 @@ def test_a_changed_byte_anywhere_is_found(manifest: Path, name: str) -> None:
     data[-1] ^= 1
     path.write_bytes(data)
     changed = f"{name}: has changed: expected SHA-256 {expected}, got {sha256_file(path)}"
-    assert verify(manifest) == [changed]
+    assert differences(manifest) == [changed]
 
 
-def test_missing_and_added_files_are_found(
+def test_missing_cut_and_added_files_are_found(
     manifest: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = manifest.parent
     (results / "optimizers/A1/1.parquet").unlink()
     (results / "optimizers/A1/2.json").write_text("{}")
-    (results / "logs/later.log").write_text("logs may grow")
-    found = verify(manifest)
-    assert [line.split(": ")[:2] for line in found] == [
-        ["results/optimizers/A1/1.parquet", "is missing; expected SHA-256 " + found[0][-64:]],
-        ["results/optimizers/A1/2.json", "is there, the manifest does not name it"],
+    (results / "logs/later.log").write_text("")
+    (results / "corpora/c/vectors.npy").write_bytes(b"vec")
+    found = differences(manifest)
+    assert found[0].endswith(" (3 bytes, 7 expected)")
+    assert found[1:] == [
+        f"results/optimizers/A1/1.parquet: is missing; expected SHA-256 {found[1][-64:]}",
+        "results/logs/later.log: is there, the manifest does not name it",
+        "results/optimizers/A1/2.json: is there, the manifest does not name it",
     ]
     assert main(["verify", str(manifest)]) == 1
-    assert "2 differences" in capsys.readouterr().err
+    assert "differences" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -266,7 +358,8 @@ def test_a_record_must_agree_with_the_files_it_names(
         path.write_bytes(b"other")
     manifest = project / "results/manifest.json"
     write_json(manifest, gather(project, project / "results", CONFIG))
-    assert any(line.startswith(f"{name}: {key}: says {target} has") for line in verify(manifest))
+    found = differences(manifest)
+    assert any(line.startswith(f"{name}: {key}: says {target} has") for line in found)
 
 
 def test_results_elsewhere_verify_with_the_project_named(project: Path, tmp_path: Path) -> None:
@@ -275,15 +368,15 @@ def test_results_elsewhere_verify_with_the_project_named(project: Path, tmp_path
     (project / "results").rename(work / "results")
     path = work / "results/manifest.json"
     write_json(path, gather(project, work / "results", CONFIG))
-    assert verify(path, project) == []
-    assert any("workflow/Snakefile: has changed" in line for line in verify(path))
+    assert differences(path, project) == []
+    assert any("workflow/Snakefile: has changed" in line for line in differences(path))
 
 
 def test_a_manifest_that_is_none_is_an_error(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["verify", str(project / "results/images/edge.json")]) == 1
-    assert "must be 'refill.manifest/1'" in capsys.readouterr().err
+    assert main(["verify", str(project / "results/images/edge.json")]) == 2
+    assert "must be 'refill.manifest/2'" in capsys.readouterr().err
 
 
 def test_the_host_command_prints_facts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,9 +44,9 @@ def differences(work: Path, path: str) -> list[str]:
         record = read_json(work / path)
         match record.get("schema"):
             case "refill.optimizer-run/1":
-                found = _optimizer_run(work, record)
+                found = list(_optimizer_run(work, record))
             case "refill.round/1":
-                found = _round(work, record)
+                found = list(_round(work, record))
             case _:
                 return []
     except (RecordError, OSError, pa.ArrowException) as error:

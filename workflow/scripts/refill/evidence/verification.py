@@ -39,12 +39,13 @@ def verify(manifest_path: Path, project: Path | None = None) -> list[str]:
     return inspect(manifest_path, project).differences
 
 
-def inspect(manifest_path: Path, project: Path | None = None) -> Findings:
+def inspect(manifest_path: Path, project: Path | None = None, figures: bool = True) -> Findings:
     """Compare a manifest with the files it names, and these with what they are made from.
 
     `manifest_path` is the manifest in its results folder, `project` the folder with workflow/
     (default: the folder that holds the results folder if it is one, else this project). Figures
-    are made again by this package, whatever `project` is. Raises RecordError when the manifest
+    are made again by this package, whatever `project` is; with `figures` False none are, and only
+    hashes and what follows from them are looked at. Raises RecordError when the manifest
     itself cannot be read or does not fit its schema.
     """
     manifest = read_manifest(manifest_path)
@@ -55,7 +56,7 @@ def inspect(manifest_path: Path, project: Path | None = None) -> Findings:
         found.differences.append(f"{manifest_path.name}: is not in the form it was written in")
     changed = _check_files(manifest, work, project, found)
     found.differences += disagreements(work, manifest["results"], changed)
-    if whole := _whole_records(manifest["results"], work, changed):
+    if figures and (whole := _whole_records(manifest["results"], work, changed)):
         found.differences += _told_otherwise(manifest, work, project)
         found.differences += unlike_attempts(manifest)
         for path in whole:
