@@ -42,6 +42,10 @@ def machine(tmp_path: Path) -> Path:
         "sys/fs/cgroup/cpu.max": "150000 100000\n",
         "sys/fs/cgroup/memory.max": "1073741824\n",
         "sys/dev/block/0:30/queue/rotational": "0\n",
+        "sys/dev/block/0:30/queue/scheduler": "none [mq-deadline] kyber\n",
+        "sys/dev/block/0:30/queue/write_cache": "write back\n",
+        "sys/devices/system/clocksource/clocksource0/current_clocksource": "tsc\n",
+        "sys/devices/system/cpu/smt/active": "1\n",
         "etc/os-release": 'NAME="x"\nPRETTY_NAME="Some Linux 12"\n',
     }
     root = tmp_path / "root"
@@ -58,6 +62,10 @@ def test_facts_are_read_from_the_system(machine: Path) -> None:
     assert cpu["governor"] == "powersave"
     assert cpu["max_mhz"] == 3000
     assert cpu["turbo"] is False
+    assert cpu["smt"] is True
+    assert facts["clocksource"] == "tsc"
+    assert facts["disk"]["scheduler"] == "mq-deadline"
+    assert facts["disk"]["write_cache"] == "write back"
     assert cpu["simd"] == ["avx", "avx2", "fma"]
     assert cpu["cores_limit"] == 1.5
     assert facts["memory"]["limit_bytes"] == 1 << 30

@@ -15,7 +15,7 @@ if __name__ == "__main__":
         out = Path(smk.output[0])
         plan = dict(smk.params.plan)
         # In the order in which they are to be measured.
-        asked = [*smk.input.rounds, *smk.input.records]
+        asked = [*smk.input.rounds, *smk.input.get("proofs", []), *smk.input.records]
         manifest = gather(
             PROJECT, out.parent, plan["config"], snakemake_command(), (), asked, plan["written"]
         )

@@ -48,6 +48,10 @@ def host_facts(results: Path, root: Path = Path("/")) -> dict[str, Any]:
         },
         "disk": _disk(results, root),
         "kernel": platform.release(),
+        # What a latency is read from, and how much a reading costs.
+        "clocksource": _text(
+            root / "sys/devices/system/clocksource/clocksource0/current_clocksource"
+        ),
         "system": platform.system(),
         "distribution": _distribution(root),
         "virtualisation": _virtualisation(root),
@@ -72,7 +76,7 @@ def _number(text: str | None) -> int | None:
 
 
 def _chosen(text: str | None) -> str | None:
-    found = re.search(r"\[(\w+)\]", text or "")
+    found = re.search(r"\[([\w-]+)\]", text or "")
     return found[1] if found else None
 
 
@@ -96,6 +100,7 @@ def _cpu(root: Path) -> dict[str, Any]:
         "governor": _text(frequency / "scaling_governor"),
         "max_mhz": maximum // 1000 if maximum is not None else None,
         "turbo": turbo,
+        "smt": {"0": False, "1": True}.get(_text(root / "sys/devices/system/cpu/smt/active") or ""),
         "simd": sorted(known & {"avx", "avx2", "avx512f", "fma", "neon", "asimd", "sve"}),
     }
 
@@ -140,7 +145,10 @@ def _disk(results: Path, root: Path) -> dict[str, Any]:
     usage = psutil.disk_usage(str(place))
     return {
         "filesystem": kind,
-        "rotational": _rotational(device, root),
+        "rotational": {"0": False, "1": True}.get(_queue(device, root, "rotational") or ""),
+        "scheduler": _chosen(_queue(device, root, "scheduler")),
+        # "write through" or "write back": whether an fsync waits for the medium or its cache.
+        "write_cache": _queue(device, root, "write_cache"),
         "total_bytes": usage.total,
         "free_bytes": usage.free,
     }
@@ -162,14 +170,14 @@ def _mount(place: Path, root: Path) -> tuple[str | None, str | None]:
     return best[1], best[2]
 
 
-def _rotational(device: str | None, root: Path) -> bool | None:
+def _queue(device: str | None, root: Path, name: str) -> str | None:
+    """Return a setting of the block device; a partition has those of its disk."""
     if device is None:
         return None
     block = root / "sys/dev/block" / device
     for folder in (block, block.resolve().parent):
-        flag = _text(folder / "queue/rotational")
-        if flag in ("0", "1"):
-            return flag == "1"
+        if (text := _text(folder / "queue" / name)) is not None:
+            return text
     return None
 
 

@@ -29,7 +29,7 @@ from refill.stats.quantiles import search_stats
 Record = Mapping[str, Any]
 Unequal = tuple[str, Any, Any]
 
-OPTIMIZER_SCHEMA, ROUND_SCHEMA = "refill.optimizer-run/1", "refill.round/1"
+GATEWAY = "gateway"
 # A sum over many floats depends in its last bits on how wide the processor adds.
 _RELATIVE = 1e-9
 
@@ -149,7 +149,9 @@ def _round(work: Path, record: Record) -> Iterator[Unequal]:
         yield from _cell(record, cell, rows, f"{where}{cell['clients']}")
     for profile in record["profiles"]:
         yield from _profile(work, record, profile, rows)
-    invalid = [why for cell in record["cells"] for why in cell["invalid"]]
+    # A native engine's cells are beside the gateway's, and say for themselves.
+    ours = [cell for cell in record["cells"] if cell["engine"] == GATEWAY]
+    invalid = [why for cell in ours for why in cell["invalid"]]
     yield from unequal(record["valid"], not record["invalid"], "valid")
     if invalid and record["valid"]:
         yield "valid", True, f"false: {invalid[0]}"
@@ -178,6 +180,8 @@ def _cell(record: Record, cell: Record, rows: pd.DataFrame, where: str) -> Itera
         ]
         if cache := trial.get("cache"):
             yield from unequal(trial["hit_ratio"], hit_ratio(cache), f"{place}.hit_ratio")
+        # Its own counters show of the gateway alone whether a trial was warm or cold.
+        if cache and cell["engine"] == GATEWAY:
             invalid += unproven(cell["profile"], record["serving"], stats["n"], cache)
         yield from _judged_as(trial, invalid, f"{place}.")
         reasons += [f"trial {trial['trial']}: {why}" for why in trial["invalid"]]
@@ -200,8 +204,8 @@ def _profile(work: Path, record: Record, profile: Record, rows: pd.DataFrame) ->
     where = f"profiles.{profile['name']}"
     yield from _grown(profile, where)
     if "requests" in profile:
-        profiles = rows.loc[rows["window"].isin(_windows(record, profile["name"])), "profile"]
-        yield from unequal(profile["requests"], len(profiles), f"{where}.requests")
+        issued = int(rows["window"].isin(_windows(record, profile["name"])).sum())
+        yield from unequal(profile["requests"], issued, f"{where}.requests")
     identity = {key: record[key] for key in ("id", "repeat", "attempt", "code")}
     bare = {key: value for key, value in profile.items() if key not in ("path", "sha256")}
     raw = read_json(work / profile["path"])
@@ -212,7 +216,9 @@ def _profile(work: Path, record: Record, profile: Record, rows: pd.DataFrame) ->
 
 
 def _windows(record: Record, profile: str) -> list[int]:
-    cells = [cell for cell in record["cells"] if cell["profile"] == profile]
+    cells = [
+        cell for cell in record["cells"] if cell["profile"] == profile and cell["engine"] == GATEWAY
+    ]
     return [trial["window"] for cell in cells for trial in cell["trials"]]
 
 

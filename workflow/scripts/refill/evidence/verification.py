@@ -228,6 +228,11 @@ def _stated(path: str, record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             found.append((key, part["path"], part["sha256"]))
     profiles: Sequence[Any] = record.get("profiles") or []
     found += [(f"profiles.{p['name']}", p["path"], p["sha256"]) for p in profiles if _is_file(p)]
+    images: Mapping[str, Any] = record.get("images") or {}
+    found += [
+        (f"images.{name}.id", image["archive"], image["id"].removeprefix("sha256:"))
+        for name, image in images.items()
+    ]
     corpus = record.get("corpus")
     if isinstance(corpus, Mapping) and "sha256" in corpus:
         target = f"results/corpora/{corpus['name']}/corpus.json"
