@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -42,7 +42,11 @@ def check(work: Path) -> list[str]:
         manifest = read_json(work / "results/manifest.json")
     except (RecordError, KeyError, TypeError) as error:
         return [*found, f"{name}: is no crate any more: {error}"]
-    changed = _later(work, stated, name)
+    later = [*crate.LATER]
+    if root == work:
+        known = {**manifest["sources"], **manifest["results"]}
+        later += sorted(path for path in stated if path not in known and path not in later)
+    changed = _later(work, stated, name, later)
     if root != work:
         changed += _copies(root, work, manifest, stated)
     found += changed
@@ -60,10 +64,10 @@ def _stated(stored: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _later(work: Path, stated: Mapping[str, str], name: str) -> list[str]:
-    """Return which files that were written after the manifest are not as the crate states."""
+def _later(work: Path, stated: Mapping[str, str], name: str, paths: Sequence[str]) -> list[str]:
+    """Return which of the files that the manifest cannot name are not as the crate states."""
     found = []
-    for path in crate.LATER:
+    for path in paths:
         file, expected = work / path, stated.get(path)
         if expected is None and file.is_file():
             found.append(f"{path}: is there, {name} does not name it")
@@ -80,7 +84,9 @@ def _copies(
     """Return which files of the crate's folder are not as they were put there."""
     known = {**manifest["sources"], **manifest["results"]}
     expected = {path: entry["sha256"] for path, entry in known.items()} | dict(stated)
-    there = {file.relative_to(root).as_posix() for file in root.rglob("*") if file.is_file()}
+    files = (file for file in root.rglob("*") if file.is_file())
+    # Hidden files are temporary ones, here as everywhere.
+    there = {f.relative_to(root).as_posix() for f in files if not f.name.startswith(".")}
     there.discard(crate.METADATA)
     folder = crate.FOLDER
     found = [
