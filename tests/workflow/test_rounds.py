@@ -23,7 +23,7 @@ ORDER = [
     for profile in ("on-main", "off-control")
     for image, n in (("old", 1), ("new", 1), ("new", 2), ("old", 2))
 ]
-GATHERED = {"tables": 1, "manifest": 1, "report": 1}
+GATHERED = {"tables": 1, "manifest": 1, "report": 1, "crate": 1}
 ROUNDS: dict[str, Any] = {
     "profiles": ["on-main", "off-control"],
     "corpus": {"name": "small-flights", "documents": 400},

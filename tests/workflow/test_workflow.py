@@ -13,7 +13,7 @@ from project_copy import CONFIG, RUNS, Project
 from refill.evidence.verification import verify
 
 RECORDS = [f"results/optimizers/{name}/1.json" for name in RUNS]
-GATHERED = {"tables": 1, "manifest": 1, "report": 1}
+GATHERED = {"tables": 1, "manifest": 1, "report": 1, "crate": 1}
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +86,7 @@ def test_folder_listing_is_as_documented(project: Project) -> None:
         "manifest.json",
         "optimizers",
         "report.html",
+        "ro-crate",
         "scratch",
         "tables",
     ]
@@ -126,7 +127,7 @@ def test_an_edited_helper_reruns_what_depends_on_it_and_nothing_else(project: Pr
 
     assert planned_after_edit("phases/drain.py") == {"optimizer": 3, **GATHERED}
     assert planned_after_edit("load/wire.py") == {"optimizer": 3, **GATHERED}
-    assert planned_after_edit("report/templates/report.css") == {"report": 1}
+    assert planned_after_edit("report/templates/report.css") == {"report": 1, "crate": 1}
     assert planned_after_edit("corpora/shuffle.py").get("corpus") == 1
     assert project.planned() == {}
 
