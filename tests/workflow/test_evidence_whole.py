@@ -24,11 +24,14 @@ from project_copy import CONFIG, Project
 from refill.evidence import crate
 from refill.evidence.__main__ import main
 from refill.evidence.hashes import sha256_file
+from refill.evidence.image_archives import differences as image_differences
 from refill.evidence.manifest import gather
 from refill.evidence.pack import PackError, pack
 from refill.evidence.records import RecordError, read_json, write_json
+from refill.evidence.recounted import differences as recount
 from refill.evidence.verification import inspect, verify
 from refill.image_sources import read_source
+from refill.images import archive as image_archive
 from round_fixture import flights_package
 
 ROUNDS: dict[str, Any] = {
@@ -281,8 +284,6 @@ def test_a_forged_record_is_found_by_its_key(copied: Path) -> None:
 def test_each_figure_of_a_record_is_made_again_from_its_ledger(
     copied: Path, path: str, keys: list[Any], value: Any, where: str
 ) -> None:
-    from refill.evidence.recounted import differences
-
     def falsified(record: Any) -> None:
         for key in keys[:-1]:
             record = record[key]
@@ -290,9 +291,30 @@ def test_each_figure_of_a_record_is_made_again_from_its_ledger(
         record[keys[-1]] = value
 
     work = copied.parent.parent
-    assert differences(work, path) == []
+    assert recount(work, path) == []
     rewritten(work / path, falsified)
-    assert any(f"{where}: says " in line for line in differences(work, path))
+    assert any(f"{where}: says " in line for line in recount(work, path))
+
+
+def test_an_image_of_other_files_than_its_record_names_is_found(copied: Path) -> None:
+    """The archive that ran had another script in it than the record says."""
+    path = copied.parent / "images/gateway-new.pyz"
+    with zipfile.ZipFile(path) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    script = "gateway/lua/publish.lua"
+    files[script] += b"-- and more"
+    path.unlink()
+    path.write_bytes(image_archive("gateway-new", files))
+    record = path.with_suffix(".json")
+    rewritten(record, lambda content: content.update(id=f"sha256:{sha256_file(path)}"))
+    seal(copied)
+    work = copied.parent.parent
+    found = image_differences(work, "results/images/gateway-new.json")
+    where = f"results/images/gateway-new.json: files.{script}: says "
+    assert found[0].startswith(where)
+    assert found[1].startswith("results/images/gateway-new.json: tree: says ")
+    assert image_differences(work, "results/images/gateway-old.json") == []
+    assert set(found) <= set(verify(copied))
 
 
 def test_a_forged_report_is_found_although_the_crate_was_made_anew(copied: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from refill.config.paths import PROJECT
-from refill.evidence import crate_check, inventory, recounted, remade
+from refill.evidence import crate_check, image_archives, inventory, recounted, remade
 from refill.evidence.attempts import list_attempts
 from refill.evidence.hashes import sha256_file
 from refill.evidence.manifest import SCHEMA, check_schema, public_attempts, told_by_records
@@ -61,6 +61,8 @@ def inspect(manifest_path: Path, project: Path | None = None, figures: bool = Tr
         found.differences += unlike_attempts(manifest)
         for path in whole:
             found.differences += recounted.differences(work, path)
+        for path in _of_kind(manifest["results"], "image"):
+            found.differences += image_archives.differences(work, path)
         found.differences += remade.differences(manifest["written"], work, manifest["results"])
     found.differences += crate_check.check(work)
     found.notes += _other_code(manifest)
@@ -124,7 +126,7 @@ def _filled(path: Path) -> bool:
 
 def _whole_records(results: Files, work: Path, changed: Collection[str]) -> list[str]:
     """Return the records if all can be read; else none, as nothing can be made from them again."""
-    records = [path for path, entry in results.items() if entry["kind"] == "record"]
+    records = _of_kind(results, "record")
     for path in records:
         if path in changed:
             try:
@@ -132,6 +134,10 @@ def _whole_records(results: Files, work: Path, changed: Collection[str]) -> list
             except RecordError:
                 return []  # that it has changed is said already
     return records
+
+
+def _of_kind(results: Files, kind: str) -> list[str]:
+    return [p for p, entry in results.items() if entry["kind"] == kind and p.endswith(".json")]
 
 
 def _told_otherwise(manifest: Mapping[str, Any], work: Path, project: Path) -> list[str]:
