@@ -12,7 +12,7 @@ export PYTHONUNBUFFERED := 1
 export PYTHONPATH := $(CURDIR)/workflow/scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help all smoke verify test soak lint bench pin lock clean
+.PHONY: help all smoke verify pack test soak lint bench pin lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ smoke: $(READY) ## Run everything at a small scale (about 5 minutes): smoke/resu
 
 verify: $(READY) ## Say whether every result is as it was (RESULTS=smoke/results for the smoke run)
 	$(BIN)/python -m refill.evidence verify $(RESULTS)/manifest.json
+
+pack: $(READY) ## Write one archive of the results that verifies elsewhere
+	$(BIN)/python -m refill.evidence pack $(RESULTS)/manifest.json
 
 test: $(READY) ## Run the tests
 	$(BIN)/pytest
