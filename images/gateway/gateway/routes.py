@@ -80,7 +80,7 @@ class Routes:
         self._cache = cache
         self._settler = settler
         self._began = time.time()
-        self.tasks: set[asyncio.Task[Answer]] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
 
     def handle(self, request: Request, respond: Respond) -> None:
         """Answer a request, now or later."""
@@ -367,21 +367,20 @@ class Routes:
 
     def _spawn(self, answer: Answering, respond: Respond) -> None:
         """Answer with what a coroutine gives, or with its error."""
-        task = asyncio.get_running_loop().create_task(answer)
+        task = asyncio.get_running_loop().create_task(self._answer(answer, respond))
         self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
-        def done(finished: asyncio.Task[Answer]) -> None:
-            self.tasks.discard(finished)
-            if finished.cancelled():
-                self._fail(UnavailableError("the gateway is stopping"), respond)
-                return
-            error = finished.exception()
-            if error is not None:
-                self._fail(error, respond)
-            else:
-                respond(*finished.result())
-
-        task.add_done_callback(done)
+    async def _answer(self, answer: Answering, respond: Respond) -> None:
+        try:
+            status, body = await answer
+        except asyncio.CancelledError:
+            self._fail(UnavailableError("the gateway is stopping"), respond)
+            raise
+        except Exception as error:  # noqa: BLE001 - answered, and logged where it is not an ApiError
+            self._fail(error, respond)
+        else:
+            respond(status, body)
 
     def _fail(self, error: BaseException, respond: Respond) -> None:
         if not isinstance(error, ApiError):

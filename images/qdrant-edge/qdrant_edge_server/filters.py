@@ -145,7 +145,9 @@ def _field_condition(fields: dict[str, Any], where: str) -> edge.FieldCondition:
             continue
         read = _READERS.get(name)
         # The two that have no reader are plain booleans.
-        tests[name] = boolean(fields, name, where) if read is None else read(value, f"{where}.{name}")
+        tests[name] = (
+            boolean(fields, name, where) if read is None else read(value, f"{where}.{name}")
+        )
     if key is None or not tests:
         raise bad_body(f"{where}: at least one field condition must be specified")
     return edge.FieldCondition(key=key, **tests)
