@@ -194,7 +194,6 @@ class Server:
             "dir": f'"{self.data}"',
             "save": '""',
             "requirepass": self.password,
-            "masterauth": self.password,
             **self._settings,
         }
         config.write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
@@ -202,8 +201,8 @@ class Server:
 
     # ---- its life
 
-    def start(self) -> None:
-        """Start it and wait until it has loaded its data.
+    def start(self, load: bool = True) -> None:
+        """Start it and wait until it has loaded its data; `load`: give it the scripts, too.
 
         Raises:
             EngineError: it ended, or was not ready in time.
@@ -214,7 +213,7 @@ class Server:
             if (status := self.ended()) is not None:
                 raise EngineError(f"{self._program.name} ended with {status}.{self.tail()}")
             if self._ready():
-                self._open()
+                self._open(load)
                 return
             time.sleep(0.002)
         raise EngineError(f"{self._program.name} was not ready within {START_S:g} s.{self.tail()}")
@@ -241,7 +240,7 @@ class Server:
             if (status := self.ended()) is not None:
                 return status
             if self._ready():
-                self._open()
+                self._open(load=True)
                 return None
             time.sleep(0.002)
         raise EngineError(f"{self._program.name} neither ended nor was ready.{self.tail()}")
@@ -294,10 +293,11 @@ class Server:
     def _connect(self) -> Redis:
         return connect(Address("127.0.0.1", self.port), self.password)
 
-    def _open(self) -> None:
+    def _open(self, load: bool) -> None:
         self.client: Any = self.connect()
         self.scripts = Scripts(self.client, self.sources)
-        self.scripts.load()
+        if load:
+            self.scripts.load()
 
     # ---- talking to it
 
