@@ -64,7 +64,7 @@ def with_a_write_behind(source: bytes, key: str) -> bytes:
     """
     head, _, rest = source.partition(b"\n")
     body = b"local function work()\n" + rest + b"\nend\nlocal reply = work()\n"
-    return head + b"\n" + body + f"server.call('INCR', '{key}')\nreturn reply\n".encode()
+    return head + b"\n" + body + f"redis.call('INCR', '{key}')\nreturn reply\n".encode()
 
 
 @dataclass(frozen=True)

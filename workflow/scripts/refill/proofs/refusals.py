@@ -7,7 +7,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from refill.proofs.calls import FILL_PREFIX, Call, Index, sweep, with_a_write_behind
+from refill.proofs.calls import FILL_PREFIX, Call, Index, Scripts, sweep, with_a_write_behind
 from refill.proofs.findings import BEYOND, Check, Findings
 from refill.proofs.servers import Server
 from refill.proofs.subject import Subject, create
@@ -202,6 +202,18 @@ def sweeper_refuses(subject: Subject, found: Findings) -> None:
         found.same("fills left", left, [index.fill("live")])
 
 
+def as_built(subject: Subject, found: Findings) -> None:
+    """The scripts without any change: create an index, write, publish, hit, sweep."""
+    with subject.server() as server:
+        server.scripts = Scripts(server.client, subject.sources)
+        index = create(server)
+        server.run(index.admit("w"))
+        found.same("release", server.run(index.release("w")), [1, 1])
+        server.run(index.publish(index.fill(), "x", generation=1))
+        found.same("lookup", server.run(index.lookup(index.fill()))[0], 1)
+        found.same("sweep", server.run(sweep([index.fill()])), 0)
+
+
 def flag_restored(subject: Subject, found: Findings) -> None:
     """A durable write behind each way through the scripts that switch propagation off."""
     with subject.server() as server:
@@ -230,6 +242,12 @@ def flag_restored(subject: Subject, found: Findings) -> None:
 
 
 CHECKS = (
+    Check(
+        "as-built",
+        "The image's scripts run on this server as they were built",
+        BEYOND,
+        as_built,
+    ),
     Check(
         "publication-refuses",
         "A publication whose state moved is refused and leaves nothing, in memory or in the log",

@@ -73,19 +73,18 @@ def find(given: Mapping[str, str | None]) -> list[Program]:
     Raises:
         EngineError: the default is missing, or a path that was given is no server.
     """
-    places = {DEFAULT: _embedded, VALKEY_9: _lite, REDIS_7: _debian} | dict.fromkeys(
-        name for name in given
-    )
+    known = {DEFAULT: _embedded, VALKEY_9: _lite, REDIS_7: _debian}
     found = []
-    for name in dict.fromkeys((DEFAULT, *places)):
-        path, why = given.get(name), ""
+    for name in dict.fromkeys((*known, *given)):
+        path = given.get(name)
         if path is None:
-            place, why = {DEFAULT: _embedded, VALKEY_9: _lite, REDIS_7: _debian}[name]()
+            place, why = known[name]() if name in known else (None, "no path was given")
         else:
-            place = Path(path)
+            place, why = Path(path), ""
             if not place.is_file():
                 raise EngineError(f"proof.servers.{name}: {path}: no such file: give a server")
-        found.append(_program(name, place.resolve(), path) if place else _none(name, why))
+        # Not resolved: Debian's redis-server is a link, and does what its name says.
+        found.append(_program(name, place.absolute(), path) if place else _none(name, why))
     return found
 
 
