@@ -41,4 +41,12 @@ def sources(image: str) -> dict[str, bytes]:
 
 
 def subject(image: str, folder: Path, server: str = DEFAULT) -> Subject:
-    return Subject(image, sources(image), programs()[server], folder, SMALL)
+    return Subject(
+        image,
+        sources(image),
+        programs()[server],
+        folder / "scratch",
+        SMALL,
+        archive=build(f"gateway-{image}", folder),
+        qdrant=build("qdrant-edge", folder),
+    )
