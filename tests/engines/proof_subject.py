@@ -13,7 +13,7 @@ from refill.proofs.calls import read_sources
 from refill.proofs.servers import DEFAULT, Program, find
 from refill.proofs.subject import Scale, Subject
 
-SMALL = Scale("test", fills=20, kills=20, gateway_kills=20, other_kills=2, cut_s=0.3)
+SMALL = Scale("test", 20, 10, {"new": 4, "old": 4}, other_kills=10, cut_s=0.3)
 
 
 def build(name: str, folder: Path) -> Path:

@@ -289,7 +289,7 @@ def episode(subject: Subject, number: int, kills: int) -> tuple[Ledger, list[flo
 
 def crashes(subject: Subject, found: Findings) -> None:
     """Run all episodes."""
-    kills = subject.scale.gateway_kills
+    kills = subject.scale.gateway_kills[subject.image]
     counts: Counter[str] = Counter()
     starts: list[float] = []
     number = 0

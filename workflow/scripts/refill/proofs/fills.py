@@ -131,7 +131,9 @@ def during_rewrite(subject: Subject, found: Findings) -> None:
         server.wait_rewritten()
         kept = server.snapshot()
         server.crash()
-        hits = [sum(server.run(index.lookup(fill))[0] for fill in part) for part in (before, during)]
+        hits = [
+            sum(server.run(index.lookup(fill))[0] for fill in part) for part in (before, during)
+        ]
         missed = {server.run(index.lookup(fill))[1].partition("\n")[0] for fill in during}
         found.note(
             before_the_fork=len(before), hits_of_those=hits[0], during_the_rewrite=len(during),

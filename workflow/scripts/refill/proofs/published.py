@@ -37,7 +37,9 @@ def claims_and_tokens(subject: Subject, found: Findings) -> None:
         found.expect((grown["bytes"] or 0) > 0, "claims and tokens left nothing in the log")
         found.same("the catalog after the crash", server.snapshot(), kept)
         found.same("writers", server.run(written.view())[5:], [2])
-        found.same("lookup beside a writer", server.run(written.lookup(written.fill()))[1], "writer")
+        found.same(
+            "lookup beside a writer", server.run(written.lookup(written.fill()))[1], "writer"
+        )
         found.same("the token's second admission", server.run(written.admit("w1", 7)), [1, 0])
         found.same("the next writer's numbers", server.run(written.admit("w3")), [1, 9])
         found.same("a claimed name", server.run(leaving.view()), [-1, "claim"])

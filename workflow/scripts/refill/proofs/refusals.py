@@ -119,7 +119,7 @@ def coordination_refuses(subject: Subject, found: Findings) -> None:
         index, stale = create(server), Index(epoch="e2")
         gone = Index("gone", incarnation="c9")
         server.run(index.admit("w", 3))
-        for what, call, wanted in (
+        epochs: tuple[tuple[str, Call, Any], ...] = (
             ("admit", stale.admit("x"), [0, "epoch"]),
             ("release", stale.release("w"), [0, "epoch"]),
             ("extend", stale.extend("w", "{}"), [0, "epoch"]),
@@ -129,7 +129,8 @@ def coordination_refuses(subject: Subject, found: Findings) -> None:
             ("view", stale.view(), [-1, "epoch"]),
             ("epoch", stale.set_epoch("create"), "e1"),
             ("epoch", stale.set_epoch("read"), "e1"),
-        ):
+        )
+        for what, call, wanted in epochs:
             refused(server, found, f"{what} of another epoch", call, wanted)
         for what, call, wanted in (
             ("no index", gone.admit("x"), [0, "missing"]),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -116,12 +115,9 @@ def _program(name: str, path: Path, given: str | None) -> Program:
         done = subprocess.run(
             [str(path), "--version"], capture_output=True, text=True, timeout=30, check=False
         )
-        match = _VERSION.search(done.stdout)
+        match, why = _VERSION.search(done.stdout), f"`--version` says {done.stdout.strip()[:200]!r}"
     except OSError as error:
-        match, done = None, None
-        why = error.strerror or str(error)
-    else:
-        why = f"`--version` says {done.stdout.strip()[:200]!r}"
+        match, why = None, error.strerror or str(error)
     if match is None:
         if given is None and name != DEFAULT:
             return _none(name, f"its program does not start here: {why}")
@@ -385,8 +381,3 @@ class Server:
         if not found:
             raise EngineError(f"{self._program.name}: its log has no {kind} file")
         return max(found)[1]
-
-
-def is_root() -> bool:
-    """Whether this process may mount file systems."""
-    return os.geteuid() == 0

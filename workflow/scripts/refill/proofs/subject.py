@@ -19,7 +19,7 @@ class Scale:
     Attributes:
         fills: responses that are published where their number matters.
         kills: of the server, in histories of calls.
-        gateway_kills: of the gateway, in histories of requests.
+        gateway_kills: of the gateway, in histories of requests, for each image.
         other_kills: of a server that is not the default.
         cut_s: seconds of writing before the power is cut.
     """
@@ -27,7 +27,7 @@ class Scale:
     name: str
     fills: int
     kills: int
-    gateway_kills: int
+    gateway_kills: Mapping[str, int]
     other_kills: int
     cut_s: float
 

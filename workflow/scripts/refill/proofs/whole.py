@@ -84,9 +84,7 @@ def flipped_byte(subject: Subject, found: Findings) -> None:
         base = stack.server.log_file("base")
         content = base.read_bytes()
         middle = len(content) // 2
-        base.write_bytes(
-            content[:middle] + bytes([content[middle] ^ 0x20]) + content[middle + 1 :]
-        )
+        base.write_bytes(content[:middle] + bytes([content[middle] ^ 0x20]) + content[middle + 1 :])
         status = stack.server.start_or_end()
         found.note(exit_status_with_a_flipped_byte_in_an_rdb_base=status)
         found.expect(status not in (None, 0), "the server starts on an RDB base with a wrong byte")

@@ -153,7 +153,9 @@ class World:
     def _audit_index(self, name: str, found: Mapping[str, Any], when: str) -> None:
         incarnation = found.get("incarnation")
         if incarnation not in self.standing[name]:
-            self.fail(f"{when}: {name} is {incarnation}, can be {sorted(map(str, self.standing[name]))}")
+            self.fail(
+                f"{when}: {name} is {incarnation}, can be {sorted(map(str, self.standing[name]))}"
+            )
             return
         if incarnation is None:
             return
