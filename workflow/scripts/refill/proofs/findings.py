@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
@@ -97,8 +99,8 @@ class Check:
 def run_check(check: Check, subject: Subject) -> dict[str, Any]:
     """Run a check on an image and a server, and give its entry.
 
-    A server that ends, or answers with an error that the check did not expect, is a failure of
-    the check. Any other exception is a fault of the proof itself and is raised.
+    A server that ends, or answers with an error or in a form that the check did not expect, is a
+    failure of the check. Any other exception is a fault of the proof itself and is raised.
     """
     found = Findings()
     began = time.monotonic()
@@ -110,6 +112,14 @@ def run_check(check: Check, subject: Subject) -> dict[str, Any]:
         outcome, why = NOT_RUN, str(error)
     except (RedisError, EngineError) as error:
         found.failures.append(f"{type(error).__name__}: {error}")
+        outcome = FAIL
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        # A reply of another form than any that the scripts give.
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        found.failures.append(
+            f"an answer was not understood: {type(error).__name__}: {error} "
+            f"({Path(place.filename).name}:{place.lineno})"
+        )
         outcome = FAIL
     return entry(
         check, subject, outcome, why or "; ".join((*found.failures, *found.void)), found.evidence,
