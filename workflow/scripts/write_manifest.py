@@ -14,5 +14,5 @@ if __name__ == "__main__":
     with logged(smk.log[0]):
         out = Path(smk.output[0])
         config = dict(smk.params.plan)["config"]
-        asked = [*smk.input.records, *smk.input.rounds]
+        asked = [*smk.input.records, *smk.input.rounds, *smk.input.proofs]
         write_json(out, gather(PROJECT, out.parent, config, snakemake_command(), asked=asked))

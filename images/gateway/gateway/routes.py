@@ -138,7 +138,7 @@ class Routes:
         def looked(found: Hit | Miss | Exception) -> None:
             if isinstance(found, Hit):
                 cache.counters.hits += 1
-                respond(200, found.entry[found.start :])
+                respond(200, found.body)
             elif isinstance(found, Miss):
                 cache.counters.misses[found.reason] += 1
                 self._spawn(cache.answer(index, fill, found, compute), respond)

@@ -59,6 +59,7 @@ _RESULTS = (
     ("results/rounds/*.cold.json", "raw profile"),
     ("results/rounds/*.parquet", "ledger"),
     ("results/rounds/*.json", "record"),
+    ("results/proofs/*.json", "record"),
     ("results/*", "other"),
 )
 

@@ -24,7 +24,12 @@ from refill.evidence.scrub import scrub, without_paths
 
 PROJECT = Path(__file__).parents[4]
 SCHEMA = "refill.manifest/1"
-OPTIMIZER_SCHEMA, ROUND_SCHEMA = "refill.optimizer-run/1", "refill.round/1"
+# The schema of a record follows from its folder.
+SCHEMAS = {
+    "results/optimizers/": "refill.optimizer-run/1",
+    "results/proofs/": "refill.proof/1",
+    "results/rounds/": "refill.round/1",
+}
 
 
 def gather(
@@ -179,8 +184,8 @@ def _runs(work: Path, files: Mapping[str, str], project: Path) -> list[dict[str,
     keys = ("id", "repeat", "scale", "attempt", "started_at", "ended_at", "code", "valid")
     runs = []
     for path in (path for path, kind in files.items() if kind == "record"):
-        is_round = path.startswith("results/rounds/")
-        record = read_json(work / path, ROUND_SCHEMA if is_round else OPTIMIZER_SCHEMA)
+        schema = next(schema for folder, schema in SCHEMAS.items() if path.startswith(folder))
+        record = read_json(work / path, schema)
         reasons = [without_paths(reason, [work, project]) for reason in record["invalid"]]
         run = {key: record[key] for key in (*keys, "outcome")}
         runs.append({**run, "invalid": reasons, "record": path})
@@ -192,9 +197,9 @@ def _engines(work: Path, runs: Sequence[Mapping[str, Any]]) -> list[dict[str, An
     found: dict[str, dict[str, Any]] = {}
     for run in runs:
         record = read_json(work / run["record"])
-        # A round has several engines; one that failed before they answered may have none.
-        is_round = record["schema"] == ROUND_SCHEMA
-        for engine in record["engines"].values() if is_round else [record["engine"]]:
+        # A round or a proof has several engines; one that failed early may have none.
+        several = "engines" in record
+        for engine in record["engines"].values() if several else [record["engine"]]:
             key = json.dumps(engine, sort_keys=True)
             entry = found.setdefault(key, {"engine": engine, "records": []})
             entry["records"].append(run["record"])
@@ -252,6 +257,11 @@ def _claims(path: str, record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
             return [
                 *((key, part["path"], part["sha256"]) for key, part in parts),
                 ("corpus.sha256", corpus, record["corpus"]["sha256"]),
+            ]
+        case "refill.proof/1":
+            return [
+                (f"images.{name}.id", image["archive"], image["id"].removeprefix("sha256:"))
+                for name, image in record["images"].items()
             ]
         case "refill.image/1":
             return [("id", record["archive"], record["id"].removeprefix("sha256:"))]
