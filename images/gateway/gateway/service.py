@@ -55,7 +55,9 @@ async def serve(settings: Settings) -> int:
     connections: set[HttpProtocol] = set()
     try:
         server = await loop.create_server(
-            lambda: HttpProtocol(routes.handle, settings.limits.body_bytes, connections),
+            lambda: HttpProtocol(
+                routes.handle, settings.limits.body_bytes, connections, settings.request_timeout_s
+            ),
             settings.host,
             settings.port,
         )
