@@ -210,7 +210,11 @@ class HttpProtocol(asyncio.Protocol):
         request = self._request
         request.method = self._parser.get_method()
         request.keep_alive = self._parser.should_keep_alive()
-        request.path, _, request.query = request.url.partition(b"?")
+        url = request.url
+        if not url.startswith(b"/"):
+            # The absolute form (RFC 9112, 3.2.2): the host is this one, whatever it says.
+            url = b"/" + url.partition(b"://")[2].partition(b"/")[2]
+        request.path, _, request.query = url.partition(b"?")
         parts = request.parts
         request.body = parts[0] if len(parts) == 1 else b"".join(parts)
         if request.encoding:

@@ -101,7 +101,7 @@ class Routes:
             self._read(index, b"search", request.query, request.body, compute, respond)
             return
         if request.method == b"GET" and b"/_doc/" in path:
-            name, _, id_ = path[1:].partition(b"/_doc/")
+            name, _, id_ = path.rstrip(b"/")[1:].partition(b"/_doc/")
             index = _index_of(name)
             compute = self._get(index, check_id(path_text(id_)), read_parameters(request))
             self._read(index, b"get " + id_, request.query, b"", compute, respond)
@@ -185,9 +185,11 @@ class Routes:
 
     def _plain(self, method: str, parts: list[str], request: Request) -> Answering:
         parameters = read_parameters(request)
-        if not parts:
+        if not parts and method in ("GET", "HEAD"):
             only_neutral(parameters)
             return _done(_INFO)
+        if not parts:
+            raise _no_route(method, parts)
         if parts[0].startswith("_"):
             return self._global(method, parts, parameters, request)
         index = check_index(parts[0])

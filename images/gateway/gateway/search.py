@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from gateway.aggregations import Aggregator
+from gateway.aggregations import Aggregator, inner_of
 from gateway.errors import ApiError, illegal, parsing, unsupported
 from gateway.identity import point_id
 from gateway.mapping import IndexMapping
@@ -114,7 +114,7 @@ class Searcher:
         if total is not False and total is not True and (type(total) is not int or total < -1):
             raise parsing("[track_total_hits] must be a boolean or a whole number")
         source = read_source_parameters(parameters) or read_source(body.get("_source"))
-        aggregations = body.get("aggs", body.get("aggregations"))
+        aggregations = inner_of(body)
         return Search(
             conditions=conditions,
             sorted=keys is not None,
