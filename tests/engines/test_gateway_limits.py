@@ -42,6 +42,7 @@ LIMITS = {
     "MAX_FIELDS": "15",
     "MAX_INDICES": "3",
     "MAX_RESULT_WINDOW": "1000",
+    "REQUEST_TIMEOUT_S": "2",
 }
 
 
@@ -325,6 +326,49 @@ def test_large_chunked_and_compressed_bodies_are_refused(gateway: Gateway) -> No
     assert gateway.call("POST", "/i/_search", b"{}", headers)[0] == 400
     headers["Content-Encoding"] = "br"
     assert gateway.call("POST", "/i/_search", b"{}", headers)[0] == 415
+
+
+def test_a_compressed_body_of_several_members_is_read_whole(gateway: Gateway) -> None:
+    headers = {**JSON, "Content-Encoding": "gzip"}
+    lines = [b'{"delete": {"_id": "%d"}}\n' % n for n in (7001, 7002, 7003)]
+    status, answer = gateway.call("POST", "/i/_bulk", b"".join(map(gzip.compress, lines)), headers)
+    assert (status, [i["delete"]["_id"] for i in answer["items"]]) == (
+        200,
+        ["7001", "7002", "7003"],
+    )
+    for behind in (b"trailing", gzip.compress(lines[0])[:-5]):
+        body = gzip.compress(lines[0]) + behind
+        assert gateway.call("POST", "/i/_bulk", body, headers)[0] == 400
+    many = gzip.compress(b"") * 500
+    assert gateway.call("POST", "/i/_search", many, headers)[0] == 400
+    large = gzip.compress(b" " * 19_000) * 2
+    assert gateway.call("POST", "/i/_search", large, headers)[0] == 413
+
+
+def test_many_pipelined_requests_are_all_answered(gateway: Gateway) -> None:
+    refused = b"GET /a,b/_search HTTP/1.1\r\nHost: x\r\n\r\n"
+    last = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    first = b"GET /i/_count HTTP/1.1\r\nHost: x\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", gateway.port), 30) as connection:
+        connection.sendall(first + refused * 3000 + last)
+        answers = b"".join(iter(lambda: connection.recv(1 << 20), b""))
+    assert answers.count(b"HTTP/1.1 400 ") == 3000
+    assert answers.count(b"HTTP/1.1 200 ") == 2
+
+
+def test_a_request_that_does_not_come_whole_is_given_up(gateway: Gateway) -> None:
+    head = b"POST /i/_search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    body = head + b"Content-Length: 10\r\n\r\n"
+    idle = socket.create_connection(("127.0.0.1", gateway.port), 30)
+    for part in (b"PO", head, body, body + b'{"si'):
+        with socket.create_connection(("127.0.0.1", gateway.port), 30) as connection:
+            connection.sendall(part)
+            answer = b"".join(iter(lambda c=connection: c.recv(1 << 16), b""))
+            assert answer.startswith(b"HTTP/1.1 408 "), part
+    # A kept connection without a request on it stays.
+    with idle:
+        idle.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert idle.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_body_needs_a_json_type(gateway: Gateway) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from refill.bench import gateway, inputs
-from refill.bench.gateway import Counts, compared
+from refill.bench.cold import compared
+from refill.bench.gateway import Counts
 from refill.bench.gateway_parts import Load
 from refill.bench.qdrant_calls import Call, Direct, Recorder
 from refill.config import load_images
@@ -78,10 +79,21 @@ def test_all_figures(tmp_path: Path) -> None:
         cold = found["cold"][clients]
         for name in ("p50_ms", "p95_ms"):
             assert {image: len(trials) for image, trials in cold[name].items()} == TWO_TRIALS
+        for image in ("old", "new"):
+            used = cold["cpu_ms_per_page"][image]
+            assert set(used) == {"gateway", "qdrant", "valkey"}
+            assert min(used.values()) > 0
+            assert cold["wall_ms_per_page"][image] > 0
     added = found["added"]
     assert set(added["calls_of_a_page"]) <= {"count scroll", "count scroll scroll"}
     assert added["calls_of_a_page"]
     assert min(added["page_ms"], added["direct_ms"], added["direct_in_turn_ms"]) > 0
+    log = found["log"]
+    assert 0 < log["synced_write"]["p50_ms"] <= log["synced_write"]["p95_ms"]
+    assert log["synced_write"]["bytes"] == round(found["aof_per_fill"]["response_bytes"])
+    new = found["cold"]["2 clients"]["cpu_ms_per_page"]["new"]
+    assert log["2 clients"]["busiest_ms_per_page"] == max(new.values())
+    assert new[log["2 clients"]["busiest_part"]] == max(new.values())
     aof = found["aof_per_fill"]
     assert aof["new"] == 0
     assert aof["response_bytes"] < aof["old"] < aof["response_bytes"] + 400

@@ -5,6 +5,7 @@ rule tables:
     input:
         records=OPTIMIZER_RECORDS,
         rounds=ROUND_RECORDS,
+        proofs=PROOF_RECORDS,
     output:
         rounds=report(
             "results/tables/rounds.csv",
@@ -15,6 +16,11 @@ rule tables:
             "results/tables/aof.csv",
             category="Tables",
             caption="../report/aof_table.rst",
+        ),
+        proofs=report(
+            "results/tables/proofs.csv",
+            category="Tables",
+            caption="../report/proofs_table.rst",
         ),
         optimizers=report(
             "results/tables/optimizers.csv",
@@ -46,6 +52,7 @@ rule manifest:
     input:
         records=OPTIMIZER_RECORDS,
         rounds=ROUND_RECORDS,
+        proofs=PROOF_RECORDS,
         files=[*OPTIMIZER_TABLES, *ROUND_FILES],
         images=IMAGE_RECORDS,
         corpora=[CORPUS_RECORD, *DOCUMENT_RECORDS],
@@ -67,6 +74,7 @@ rule report:
     input:
         records=OPTIMIZER_RECORDS,
         rounds=ROUND_RECORDS,
+        proofs=PROOF_RECORDS,
         files=[*OPTIMIZER_TABLES, *ROUND_FILES],
         tables=rules.tables.output,
         manifest="results/manifest.json",

@@ -22,5 +22,6 @@ if __name__ == "__main__":
             read_json(Path(smk.input.manifest)),
             [read_json(Path(path), "refill.round/1") for path in smk.input.rounds],
             Expected(**dict(smk.params.plan)["expected"]),
+            [read_json(Path(path), "refill.proof/1") for path in smk.input.proofs],
         )
         print(f"report: {smk.output[0]}", file=terminal)

@@ -6,6 +6,7 @@ from typing import Any
 from refill.config import load_claims
 from refill.edge import logged
 from refill.evidence.records import read_json
+from refill.report.proofs import write_table as write_proofs_table
 from refill.report.rounds import Expected
 from refill.report.rounds import write_tables as write_round_tables
 from refill.report.tables import write_tables
@@ -19,3 +20,5 @@ if __name__ == "__main__":
         rounds = [read_json(Path(path), "refill.round/1") for path in smk.input.rounds]
         expected = Expected(**dict(smk.params.plan)["expected"])
         write_round_tables(rounds, expected, claims["experiments"]["gateway"], folder)
+        proofs = [read_json(Path(path), "refill.proof/1") for path in smk.input.proofs]
+        write_proofs_table(proofs, folder)

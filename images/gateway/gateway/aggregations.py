@@ -17,6 +17,17 @@ _METRICS = ("min", "max", "value_count")
 _MOST_VALUES = 64
 
 
+def inner_of(body: Json) -> Any:
+    """The aggregations in a body, by either of their names; None without any.
+
+    Raises:
+        ApiError: 400, both names are there.
+    """
+    if "aggs" in body and "aggregations" in body:
+        raise parsing("[aggs] and [aggregations] are two names of one thing: give one of them")
+    return body.get("aggs", body.get("aggregations"))
+
+
 class Aggregator:
     """Computes the aggregations of one request.
 
@@ -41,18 +52,24 @@ class Aggregator:
 
     async def compute(self, aggregations: Any, conditions: Json, depth: int = 0) -> Json:
         """Compute aggregations by name over the documents that match."""
-        if not isinstance(aggregations, dict):
-            raise parsing("[aggs] must be an object of aggregations by name")
-        if depth > self._limits.depth:
-            raise illegal(f"aggregations nest deeper than [{self._limits.depth}]")
-        for name, body in aggregations.items():
-            self._check(name, body)
+        if depth == 0:
+            # All of it, as the aggregations below a terms without buckets are never computed.
+            self._check(aggregations, 0)
         # One after the other: a bucket's bound counts all that were computed before it.
         return {
             name: await self._one(body, conditions, depth) for name, body in aggregations.items()
         }
 
-    def _check(self, name: str, body: Any) -> None:
+    def _check(self, aggregations: Any, depth: int) -> None:
+        if not isinstance(aggregations, dict):
+            raise parsing("[aggs] must be an object of aggregations by name")
+        if depth > self._limits.depth:
+            raise illegal(f"aggregations nest deeper than [{self._limits.depth}]")
+        for name, body in aggregations.items():
+            self._check_one(name, body)
+            self._check(inner_of(body) or {}, depth + 1)
+
+    def _check_one(self, name: str, body: Any) -> None:
         if not name or any(sign in name for sign in "[]>"):
             raise parsing(
                 f"Invalid aggregation name [{name}]. Aggregation names can contain any character "
@@ -79,7 +96,7 @@ class Aggregator:
                 f"the request needs more than [{self._limits.aggregations}] aggregations, one for "
                 "each bucket that has sub-aggregations; ask for fewer buckets"
             )
-        inner = body.get("aggs", body.get("aggregations", {}))
+        inner = inner_of(body)
         kind = next(kind for kind in body if kind in _SUPPORTED)
         options = body[kind]
         if kind == "filter":

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
+from gateway import strict_json
 from gateway.documents import Operation, update_body
 from gateway.errors import ApiError, illegal, parsing, unsupported
 from gateway.identity import check_id, check_index, new_id
@@ -146,8 +145,8 @@ def make_operation(action: str, id_: Any, source: bytes) -> Operation:
 
 def _source(source: bytes) -> Json:
     try:
-        document = orjson.loads(source)
-    except orjson.JSONDecodeError as error:
+        document = strict_json.loads(source)
+    except strict_json.StrictError as error:
         raise ApiError(
             400, "document_parsing_exception", f"failed to parse the document: {error}"
         ) from error
@@ -160,8 +159,8 @@ def _source(source: bytes) -> Json:
 
 def _json(number: int, line: bytes) -> Any:
     try:
-        return orjson.loads(line)
-    except orjson.JSONDecodeError as error:
+        return strict_json.loads(line)
+    except strict_json.StrictError as error:
         raise parsing(f"line [{number}] is not JSON: {error}") from error
 
 
@@ -214,6 +213,8 @@ def _header_index(header: Json, default_index: str | None) -> str:
     for name in header:
         if name not in _NEUTRAL_HEADER:
             raise unsupported(f"msearch header with {name}")
+    if header.get("ignore_unavailable", False) not in (False, "false"):
+        raise unsupported("ignore_unavailable")
     if header.get("search_type", "query_then_fetch") != "query_then_fetch":
         raise unsupported(f"search_type {header['search_type']}")
     index = header.get("index", default_index)

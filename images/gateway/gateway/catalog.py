@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -33,18 +34,20 @@ class View:
 
 @dataclass(frozen=True)
 class Hit:
-    """A response that may be served: its entry, and where the body begins."""
+    """A response that may be served."""
 
-    entry: bytes
-    start: int
+    body: bytes
 
 
 @dataclass(frozen=True)
 class Miss:
-    """There is nothing to serve: why, and the state that an answer from Qdrant will have."""
+    """There is nothing to serve: why, and the state that an answer from Qdrant will have.
+
+    `view` is None when it has to be looked up first.
+    """
 
     reason: str
-    view: View
+    view: View | None
 
 
 class MovedError(Exception):
@@ -128,10 +131,12 @@ class Catalog:
 
         def replied(reply: Any) -> None:
             if type(reply) is list and reply[0] == 1:
-                entry: bytes = reply[1]
-                callback(Hit(entry, entry.index(b"\n") + 1))
+                body = _whole_body(name, reply[1])
+                callback(Miss("damaged", None) if body is None else Hit(body))
             else:
-                callback(self._looked(index, reply))
+                found = self._looked(index, reply)
+                reason = reply[1].decode() if isinstance(found, View) else ""
+                callback(Miss(reason, found) if isinstance(found, View) else found)
 
         keys = (*self.keys(index), fill)
         arguments = (self.epoch, self._settings.build)
@@ -153,19 +158,18 @@ class Catalog:
         """
         reply = await self.run("view", self.keys(index), (self.opened(),))
         found = self._looked(index, reply)
-        if isinstance(found, Miss):
-            return found.view
+        if isinstance(found, View):
+            return found
         raise found
 
-    def _looked(self, index: str, reply: Any) -> Miss | Exception:
+    def _looked(self, index: str, reply: Any) -> View | Exception:
         if isinstance(reply, Exception):
             return UnavailableError(
                 str(reply) if isinstance(reply, ValkeyDownError) else f"valkey: {reply}"
             )
         if reply[0] == 0:
             incarnation, generation, version = (part.decode() for part in reply[2:5])
-            view = View(incarnation, int(generation), int(version), reply[5])
-            return Miss(reply[1].decode(), view)
+            return View(incarnation, int(generation), int(version), reply[5])
         return self.refusal(index, reply[1].decode())
 
     def refusal(self, index: str, reason: str) -> ApiError:
@@ -190,18 +194,20 @@ class Catalog:
         Nothing is raised: an answer is right whether it can be kept or not.
         """
         try:
+            epoch, build = self.opened(), self._settings.build
+            head = f"{epoch} {view.incarnation} {view.generation} {build} ".encode()
             reply = await self._scripts.run(
                 self.valkey,
                 "publish",
                 (*self.keys(index), fill),
                 (
-                    self.opened(),
+                    epoch,
                     view.incarnation,
                     view.generation,
-                    self._settings.build,
+                    build,
                     self._settings.ttl_ms,
                     self._settings.grace_ms,
-                    body,
+                    _checksum(fill.encode(), head, body) + body,
                     self.fill_prefix,
                 ),
             )
@@ -382,3 +388,21 @@ class Catalog:
                 return found
             # A long scan must not hold up what is asked meanwhile.
             await asyncio.sleep(0)
+
+
+# Valkey's log has no checksum of its own: after a flipped bit it starts with wrong data.
+_CHECKSUM_BYTES = 8
+
+
+def _checksum(fill: bytes, head: bytes, body: bytes) -> bytes:
+    """CRC-32 of a response, its key and what it is bound to, as it stands before the body."""
+    return b"%08x" % zlib.crc32(body, zlib.crc32(head, zlib.crc32(fill)))
+
+
+def _whole_body(fill: bytes, entry: bytes) -> bytes | None:
+    """The body of an entry; None when it is not what was published."""
+    start = entry.index(b"\n") + 1
+    head = entry[: entry.rindex(b" ", 0, start) + 1]
+    body = entry[start + _CHECKSUM_BYTES :]
+    whole = entry[start : start + _CHECKSUM_BYTES] == _checksum(fill, head, body)
+    return body if whole else None

@@ -24,6 +24,8 @@ _WHOLE = re.compile(r"-?\d{1,18}")
 _NAMES = ("year", "month", "day", "hour", "minute", "second")
 
 Span = tuple[int, int]
+# 0001-01-01 and the last millisecond of 9999, which Elasticsearch's formats write with four digits.
+FIRST, LAST = -62135596800000, 253402300799999
 
 
 def parse_formats(format_: str | None) -> tuple[str, ...]:
@@ -64,10 +66,9 @@ def read_date(value: object, formats: Sequence[str]) -> Span:
     raise ValueError(f"failed to parse date field [{value}] with format [{'||'.join(formats)}]")
 
 
-def show_date(millis: int) -> str:
-    """Write milliseconds as `2013-01-01T05:00:00.000Z`."""
-    moment = EPOCH + timedelta(milliseconds=millis)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
+def show_date(millis: int, format_: str = DEFAULT_FORMATS[0]) -> str:
+    """Write milliseconds, from `FIRST` to `LAST`, in a format: `2013-01-01T05:00:00.000Z`."""
+    return _WRITERS[format_](millis)
 
 
 def _optional_time(text: str) -> Span | None:
@@ -98,6 +99,28 @@ _READERS: dict[str, Callable[[str], Span | None]] = {
     "yyyy-MM-dd HH:mm:ss": _spaced,
     "epoch_millis": _epoch_millis,
     "epoch_second": _epoch_second,
+}
+
+
+def _show_time(millis: int) -> str:
+    moment = EPOCH + timedelta(milliseconds=millis)
+    # Not strftime's %Y, which leaves the zeros of an early year out.
+    return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
+
+
+def _show_seconds(millis: int) -> str:
+    seconds, rest = divmod(millis, 1000)
+    return f"{millis / 1000:.3f}".rstrip("0") if rest else str(seconds)
+
+
+_WRITERS: dict[str, Callable[[int], str]] = {
+    "strict_date_optional_time": _show_time,
+    "date_optional_time": _show_time,
+    "strict_date": lambda millis: _show_time(millis)[:10],
+    "yyyy-MM-dd": lambda millis: _show_time(millis)[:10],
+    "yyyy-MM-dd HH:mm:ss": lambda millis: _show_time(millis)[:19].replace("T", " "),
+    "epoch_millis": str,
+    "epoch_second": _show_seconds,
 }
 
 

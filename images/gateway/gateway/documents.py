@@ -287,7 +287,7 @@ class _Plan:
             return self._store(id_, self.states.get(id_), orjson.dumps(upsert).decode(), upsert)
         old = orjson.loads(before.text)
         new = _merged(old, body["doc"])
-        if new == old and body.get("detect_noop", True):
+        if body.get("detect_noop", True) and _as_text(new) == _as_text(old):
             answer = self._answer(id_, before.version, "noop")
             answer["_primary_term"] = 1
             answer["_seq_no"] = before.sequence
@@ -325,6 +325,11 @@ class _Plan:
             "result": result,
             "_shards": _SHARDS,
         }
+
+
+def _as_text(document: Json) -> bytes:
+    """A document as text: unlike Python's, its equality tells 1, 1.0 and true apart."""
+    return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
 
 
 def _merged(old: Json, change: Json) -> Json:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from gateway.dates import DEFAULT_FORMATS, read_date, show_date
+from gateway.dates import DEFAULT_FORMATS, FIRST, LAST, read_date, show_date
 
 Value = str | int | float
 
@@ -84,7 +84,12 @@ class Field:
         if self.kind == "boolean":
             return as_boolean(value)
         if self.kind == "date":
-            return _exact(read_date(value, self.formats)[0])
+            millis = read_date(value, self.formats)[0]
+            if not FIRST <= millis <= LAST:
+                raise ValueError(
+                    f"[{value}] is beyond the years 1 to 9999, which this gateway does not index"
+                )
+            return millis
         number = as_number(value)
         if self.kind in FLOATS:
             return self.rounded(float(number))
@@ -120,7 +125,7 @@ class Field:
         if self.kind == "boolean":
             return "true" if value else "false"
         if self.kind == "date":
-            return show_date(int(value))
+            return show_date(int(value), self.formats[0])
         return None
 
 

@@ -20,9 +20,11 @@ from gateway.errors import ApiError
 _HEAD_BYTES = 64 << 10
 # Requests that wait behind one that is being answered, on one connection.
 _MOST_WAITING = 128
+# Of one compressed body.
+_MOST_MEMBERS = 256
 _REASONS = {
     200: "OK", 201: "Created", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed",
-    406: "Not Acceptable", 409: "Conflict", 413: "Payload Too Large",
+    406: "Not Acceptable", 408: "Request Timeout", 409: "Conflict", 413: "Payload Too Large",
     415: "Unsupported Media Type", 429: "Too Many Requests",
     431: "Request Header Fields Too Large", 500: "Internal Server Error",
     503: "Service Unavailable",
@@ -71,19 +73,31 @@ class HttpProtocol(asyncio.Protocol):
         handle: answers a request through the callback that it gets, exactly once.
         most_bytes: of a body, also after decompression.
         connections: the set of open connections, of which this one will be a member.
+        request_limit_s: how long a request may take to come; then 408, and the connection closes.
     """
 
-    def __init__(self, handle: Handler, most_bytes: int, connections: set[HttpProtocol]) -> None:
+    def __init__(
+        self,
+        handle: Handler,
+        most_bytes: int,
+        connections: set[HttpProtocol],
+        request_limit_s: float,
+    ) -> None:
         self._handle = handle
         self._most_bytes = most_bytes
+        self._request_limit_s = request_limit_s
         self._connections = connections
         self._parser: Any = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
         self._request = Request()
         self._waiting: deque[Request] = deque()
         self._busy = False
+        self._beginning = False
         self._closing = False
         self._reading = True
+        # A request began and has not ended. Requests that come whole never set the timer.
+        self._incomplete = False
+        self._too_slow: asyncio.TimerHandle | None = None
         self._writable = True
         # Bytes that came while a head was incomplete: a line without an end reaches no callback.
         self._in_head = True
@@ -100,6 +114,7 @@ class HttpProtocol(asyncio.Protocol):
         self._transport = None
         self._connections.discard(self)
         self._waiting.clear()
+        self._stop_timer()
 
     def data_received(self, data: bytes) -> None:
         """Parse what came."""
@@ -117,6 +132,10 @@ class HttpProtocol(asyncio.Protocol):
             self._head_received += len(data)
             if self._head_received > 2 * _HEAD_BYTES:
                 self._head_too_large()
+        if self._incomplete and self._too_slow is None and not self._closing:
+            self._too_slow = asyncio.get_running_loop().call_later(
+                self._request_limit_s, self._refuse_slow
+            )
 
     def pause_writing(self) -> None:
         """Answer no further requests to a client that does not read."""
@@ -139,6 +158,7 @@ class HttpProtocol(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """Begin a request."""
         self._request = Request()
+        self._incomplete = True
         self._in_head = True
         self._head_received = 0
 
@@ -182,12 +202,19 @@ class HttpProtocol(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Answer the request, or let it wait its turn."""
+        self._incomplete = False
+        if self._too_slow is not None:
+            self._stop_timer()
         if self._closing and not self._busy:
             return
         request = self._request
         request.method = self._parser.get_method()
         request.keep_alive = self._parser.should_keep_alive()
-        request.path, _, request.query = request.url.partition(b"?")
+        url = request.url
+        if not url.startswith(b"/"):
+            # The absolute form (RFC 9112, 3.2.2): the host is this one, whatever it says.
+            url = b"/" + url.partition(b"://")[2].partition(b"/")[2]
+        request.path, _, request.query = url.partition(b"?")
         parts = request.parts
         request.body = parts[0] if len(parts) == 1 else b"".join(parts)
         if request.encoding:
@@ -233,12 +260,33 @@ class HttpProtocol(asyncio.Protocol):
 
     def _next(self) -> None:
         """Begin the next request that waits, or read on."""
-        if self._waiting:
-            if self._writable:
+        if self._beginning:
+            # Answered at once by the loop below, which goes on: no call within a call for each.
+            return
+        self._beginning = True
+        try:
+            while self._waiting and self._writable and not self._busy and not self._closing:
                 self._begin(self._waiting.popleft())
-        elif not self._reading and self._transport is not None:
+        finally:
+            self._beginning = False
+        if not (self._waiting or self._reading or self._transport is None):
             self._reading = True
             self._transport.resume_reading()
+
+    def _stop_timer(self) -> None:
+        if self._too_slow is not None:
+            self._too_slow.cancel()
+            self._too_slow = None
+
+    def _refuse_slow(self) -> None:
+        self._too_slow = None
+        self._refuse(
+            ApiError(
+                408,
+                "timeout_exception",
+                f"the request did not come whole within {self._request_limit_s:g} s",
+            )
+        )
 
     def _count_head(self, size: int) -> None:
         self._request.head_bytes += size
@@ -284,9 +332,8 @@ class HttpProtocol(asyncio.Protocol):
                 "send gzip, or none",
             )
             return
-        inflater = zlib.decompressobj(47)
         try:
-            body = inflater.decompress(request.body, self._most_bytes + 1)
+            body, whole = _inflated(request.body, self._most_bytes)
         except zlib.error as error:
             request.error = ApiError(
                 400, "illegal_argument_exception", f"the body is not {request.encoding!r}: {error}"
@@ -298,11 +345,28 @@ class HttpProtocol(asyncio.Protocol):
                 "content_too_long_exception",
                 f"request body beyond {self._most_bytes} bytes; send less at a time",
             )
-        elif not inflater.eof:
+        elif not whole:
             request.error = ApiError(
                 400, "illegal_argument_exception", "the compressed body is cut off"
             )
         request.body = body
+
+
+def _inflated(packed: bytes, most: int) -> tuple[bytes, bool]:
+    """Return the body and whether it ended; more than `most` bytes are cut after `most` + 1.
+
+    A gzip body may hold several members (RFC 1952, 2.2), which are one text. Raises zlib.error
+    for anything else, also behind the last member, and for more than `_MOST_MEMBERS`: each costs a
+    copy of all that follows it.
+    """
+    body = b""
+    for _ in range(_MOST_MEMBERS):
+        inflater = zlib.decompressobj(47)
+        body += inflater.decompress(packed, most + 1 - len(body))
+        packed = inflater.unused_data
+        if not inflater.eof or not packed or len(body) > most:
+            return body, inflater.eof
+    raise zlib.error(f"more than {_MOST_MEMBERS} members")
 
 
 def _head(request: Request, status: int, size: int, keep: bool) -> bytes:

@@ -25,19 +25,22 @@ class IndexLock:
         """Nobody holds it or waits for it."""
         return not self._readers and not self._writing and not self._waiting
 
-    @asynccontextmanager
-    async def shared(self) -> AsyncIterator[bool]:
+    def shared(self) -> _Shared:
         """Hold it as a reader; gives whether it had to be waited for."""
-        waited = self._writing or bool(self._waiting)
-        if waited:
+        return _Shared(self)
+
+    async def take_shared(self) -> bool:
+        """Take it as a reader, as `shared`."""
+        if self._writing or self._waiting:
             await self._wait(False)
-        else:
-            self._readers += 1
-        try:
-            yield waited
-        finally:
-            self._readers -= 1
-            self._wake()
+            return True
+        self._readers += 1
+        return False
+
+    def leave_shared(self) -> None:
+        """Give it back as a reader."""
+        self._readers -= 1
+        self._wake()
 
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[None]:
@@ -84,6 +87,21 @@ class IndexLock:
             else:
                 self._readers += 1
             future.set_result(None)
+
+
+class _Shared:
+    """A lock that is held as a reader. Every page takes one: a generator would cost more."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, lock: IndexLock) -> None:
+        self._lock = lock
+
+    async def __aenter__(self) -> bool:
+        return await self._lock.take_shared()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.leave_shared()
 
 
 class Locks:

@@ -37,6 +37,20 @@ _OTHER_TYPES = (
     "percolator", "rank_feature", "search_as_you_type", "token_count", "constant_keyword",
     "wildcard", "version", "semantic_text", "match_only_text", "histogram", "point", "shape",
 )  # fmt: skip
+# What a definition may hold in Elasticsearch and not here.
+_OTHER_PARAMETERS = frozenset((
+    "copy_to", "normalizer", "script", "on_script_error", "locale", "term_vector",
+    "index_prefixes", "index_phrases", "position_increment_gap", "search_quote_analyzer",
+    "split_queries_on_whitespace", "time_series_dimension", "time_series_metric", "boost",
+    "synthetic_source_keep", "dynamic", "enabled", "subobjects", "fielddata_frequency_filter",
+    "coerce", "ignore_malformed", "ignore_above", "similarity", "eager_global_ordinals",
+    "analyzer", "search_analyzer", "norms", "index_options", "fielddata",
+))  # fmt: skip
+# Names of a document's own metadata at its root, which no field can have.
+METADATA = frozenset((
+    "_doc_count", "_feature", "_field_names", "_id", "_ignored", "_index", "_index_mode",
+    "_nested_path", "_routing", "_seq_no", "_source", "_tier", "_version",
+))  # fmt: skip
 # What dynamic mapping makes of a string.
 _DYNAMIC_TEXT: Json = {
     "type": "text",
@@ -151,6 +165,8 @@ class IndexMapping:
             path = prefix + name
             if not name or any(not part.strip() for part in name.split(".")):
                 raise bad_mapping(f"field name [{path}] is empty or has an empty part")
+            if path in METADATA:
+                raise bad_mapping(f"Field [{path}] is defined more than once: it is metadata")
             if not isinstance(definition, dict):
                 raise bad_mapping(f"Expected map for property [{path}] but got [{definition}]")
             if "." in name:
@@ -178,12 +194,11 @@ class IndexMapping:
         for name, value in definition.items():
             if name == "type":
                 continue
-            if name == "copy_to" or (
-                name in allowed and allowed[name] not in (_ANY,) and (value not in allowed[name])
-            ):
+            if name in allowed and (allowed[name] is _ANY or value in allowed[name]):
+                continue
+            if name in allowed or name in _OTHER_PARAMETERS:
                 raise unsupported(f"{name}: {value}", f"field [{path}]")
-            if name not in allowed:
-                raise bad_mapping(f"unknown parameter [{name}] on mapper [{path}] of type [{kind}]")
+            raise bad_mapping(f"unknown parameter [{name}] on mapper [{path}] of type [{kind}]")
         ignore_above = definition.get("ignore_above")
         if ignore_above is not None and (type(ignore_above) is not int or ignore_above < 0):
             raise bad_mapping(f"[ignore_above] of [{path}] must be a whole number from 0")
@@ -237,6 +252,13 @@ def analyse(mapping: IndexMapping, document: Json, id_: str, most_depth: int) ->
     Raises:
         ApiError: 400, a value does not fit the mapping, or a field is not in a strict mapping.
     """
+    for name in METADATA & document.keys():
+        raise ApiError(
+            400,
+            "document_parsing_exception",
+            f"Field [{name}] is a metadata field and cannot be added inside a document. Use the "
+            "index API request parameters.",
+        )
     found = Analysed()
     values: dict[str, list[Any]] = {}
     for path, value in _leaves(mapping, document, "", most_depth, found):

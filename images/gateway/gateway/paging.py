@@ -134,17 +134,22 @@ class Pager:
             behind = conjunction(conditions, self._behind(key, after))
             limit = need - len(found) + 1
             documents = await self._scroll(behind, key, limit)
-            unique = list({payload["seq"]: payload for payload in documents}.values())
+            unique = documents
+            if field.multi:
+                unique = list({payload["seq"]: payload for payload in documents}.values())
             # Of a document with equal values Qdrant drops the repeats after it has cut the scroll
             # to the limit: there a short scroll is no end, only an empty one is.
             if not documents or (len(documents) < limit and not field.multi):
                 return (found + in_order(unique, self._keys[level:]))[:need]
             # The group of the last value may go on behind this scroll.
-            last = key.value(documents[-1]) if not field.multi else self._last(key, documents)
-            assert last is not None
-            head = [payload for payload in unique if key.value(payload) != last]
             if field.multi:
-                head = [p for p in head if self._before(key, p, last)]
+                last = self._last(key, documents)
+                head = [payload for payload in unique if self._before(key, payload, last)]
+            else:
+                values = list(map(key.value, documents))
+                assert values[-1] is not None
+                last = values[-1]
+                head = [d for d, value in zip(documents, values, strict=True) if value != last]
             found += in_order(head, self._keys[level:])
             if len(found) < need:
                 same = conjunction(conditions, self._same(key, last))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-import orjson
-
+from gateway import strict_json
 from gateway.errors import ApiError, illegal, unsupported
 from gateway.http_server import Request
 from gateway.search import NEUTRAL
@@ -46,6 +45,8 @@ def read_parameters(request: Request) -> dict[str, str]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise illegal("a parameter is given twice")
+    if found.get("ignore_unavailable", "false") != "false":
+        raise unsupported("the parameter ignore_unavailable")
     return found
 
 
@@ -93,8 +94,8 @@ def read_json(body: bytes) -> Any:
     if not body.strip():
         return None
     try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        return strict_json.loads(body)
+    except strict_json.StrictError as error:
         raise ApiError(400, "x_content_parse_exception", f"the body is not JSON: {error}") from (
             error
         )

@@ -224,10 +224,15 @@ class QueryReader:
         bounds: Json = {}
         try:
             formats = field.formats if format_ is None else parse_formats(format_)
+            # As in Elasticsearch, the last bound of a side holds; null takes it away.
             for name, value in body.items():
-                if value is None:
-                    continue
-                bounds[name] = _bound(field, name, value, formats)
+                bounds.pop({"gt": "gte", "gte": "gt", "lt": "lte", "lte": "lt"}[name], None)
+                bounds[name] = value
+            bounds = {
+                name: _bound(field, name, value, formats)
+                for name, value in bounds.items()
+                if value is not None
+            }
         except ValueError as error:
             raise _bad_value(path, error) from error
         if not bounds:

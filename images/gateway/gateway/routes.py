@@ -80,7 +80,7 @@ class Routes:
         self._cache = cache
         self._settler = settler
         self._began = time.time()
-        self.tasks: set[asyncio.Task[Answer]] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
 
     def handle(self, request: Request, respond: Respond) -> None:
         """Answer a request, now or later."""
@@ -101,7 +101,7 @@ class Routes:
             self._read(index, b"search", request.query, request.body, compute, respond)
             return
         if request.method == b"GET" and b"/_doc/" in path:
-            name, _, id_ = path[1:].partition(b"/_doc/")
+            name, _, id_ = path.rstrip(b"/")[1:].partition(b"/_doc/")
             index = _index_of(name)
             compute = self._get(index, check_id(path_text(id_)), read_parameters(request))
             self._read(index, b"get " + id_, request.query, b"", compute, respond)
@@ -138,7 +138,7 @@ class Routes:
         def looked(found: Hit | Miss | Exception) -> None:
             if isinstance(found, Hit):
                 cache.counters.hits += 1
-                respond(200, found.entry[found.start :])
+                respond(200, found.body)
             elif isinstance(found, Miss):
                 cache.counters.misses[found.reason] += 1
                 self._spawn(cache.answer(index, fill, found, compute), respond)
@@ -185,9 +185,11 @@ class Routes:
 
     def _plain(self, method: str, parts: list[str], request: Request) -> Answering:
         parameters = read_parameters(request)
-        if not parts:
+        if not parts and method in ("GET", "HEAD"):
             only_neutral(parameters)
             return _done(_INFO)
+        if not parts:
+            raise _no_route(method, parts)
         if parts[0].startswith("_"):
             return self._global(method, parts, parameters, request)
         index = check_index(parts[0])
@@ -367,21 +369,20 @@ class Routes:
 
     def _spawn(self, answer: Answering, respond: Respond) -> None:
         """Answer with what a coroutine gives, or with its error."""
-        task = asyncio.get_running_loop().create_task(answer)
+        task = asyncio.get_running_loop().create_task(self._answer(answer, respond))
         self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
-        def done(finished: asyncio.Task[Answer]) -> None:
-            self.tasks.discard(finished)
-            if finished.cancelled():
-                self._fail(UnavailableError("the gateway is stopping"), respond)
-                return
-            error = finished.exception()
-            if error is not None:
-                self._fail(error, respond)
-            else:
-                respond(*finished.result())
-
-        task.add_done_callback(done)
+    async def _answer(self, answer: Answering, respond: Respond) -> None:
+        try:
+            status, body = await answer
+        except asyncio.CancelledError:
+            self._fail(UnavailableError("the gateway is stopping"), respond)
+            raise
+        except Exception as error:  # noqa: BLE001 - answered, and logged where it is not an ApiError
+            self._fail(error, respond)
+        else:
+            respond(status, body)
 
     def _fail(self, error: BaseException, respond: Respond) -> None:
         if not isinstance(error, ApiError):

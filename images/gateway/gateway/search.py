@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.aggregations import Aggregator
+import orjson
+
+from gateway.aggregations import Aggregator, inner_of
 from gateway.errors import ApiError, illegal, parsing, unsupported
 from gateway.identity import point_id
 from gateway.mapping import IndexMapping
@@ -16,19 +17,19 @@ from gateway.paging import Cursor, Pager
 from gateway.qdrant import Json, Qdrant
 from gateway.query import QueryReader, uniform_score
 from gateway.settings import Limits
-from gateway.sorting import SEQUENCE, SortKey, places, read_sort
+from gateway.sorting import SEQUENCE, SortKey, read_sort, shown_values
 from gateway.source_filter import SourceFilter, read_source, read_source_parameters
 
-_BODY = (
+_BODY = frozenset((
     "query", "sort", "from", "size", "search_after", "_source", "aggs", "aggregations",
     "track_total_hits", "track_scores", "timeout", "explain", "profile", "version",
     "seq_no_primary_term",
-)  # fmt: skip
-_UNSUPPORTED = (
+))  # fmt: skip
+_UNSUPPORTED = frozenset((
     "highlight", "fields", "docvalue_fields", "stored_fields", "script_fields", "runtime_mappings",
     "post_filter", "collapse", "suggest", "rescore", "pit", "knn", "min_score", "indices_boost",
     "slice", "terminate_after", "retriever", "rank", "ext", "stats", "sub_searches",
-)  # fmt: skip
+))  # fmt: skip
 # Parameters that choose how Elasticsearch works, not what it answers.
 NEUTRAL = frozenset((
     "pretty", "human", "error_trace", "preference", "request_cache", "ignore_unavailable",
@@ -113,7 +114,7 @@ class Searcher:
         if total is not False and total is not True and (type(total) is not int or total < -1):
             raise parsing("[track_total_hits] must be a boolean or a whole number")
         source = read_source_parameters(parameters) or read_source(body.get("_source"))
-        aggregations = body.get("aggs", body.get("aggregations"))
+        aggregations = inner_of(body)
         return Search(
             conditions=conditions,
             sorted=keys is not None,
@@ -142,21 +143,27 @@ class Searcher:
     async def search(self, search: Search) -> Json:
         """Answer a search."""
         began = time.monotonic()
-        parts: list[Coroutine[Any, Any, Any]] = []
-        if search.size:
-            parts.append(self._page(search))
+        loop = asyncio.get_running_loop()
+        beside: list[asyncio.Task[Any]] = []
         if search.total:
-            parts.append(self._qdrant.count(self._collection, search.conditions))
+            counting = self._qdrant.count(self._collection, search.conditions)
+            beside.append(loop.create_task(counting))
         if search.aggregations is not None:
-            parts.append(self._aggregations(search))
-        found = iter(await _all(parts))
-        documents = next(found) if search.size else []
+            beside.append(loop.create_task(self._aggregations(search)))
+        try:
+            # Those tasks begin when this one waits, so the page, which is the longest, is asked for
+            # first; and it is made ready to be sent while Qdrant is still at the others.
+            page = self._hits(search, await self._page(search)) if search.size else []
+            shown = orjson.Fragment(orjson.dumps(page))
+            found = iter([await task for task in beside])
+        except BaseException:
+            _give_up(beside)
+            raise
         hits: Json = {}
         if search.total:
             hits["total"] = {"value": next(found), "relation": "eq"}
-        page = documents[search.start : search.start + search.size]
         hits["max_score"] = None if search.sorted or not page else search.score
-        hits["hits"] = self._hits(search, documents)
+        hits["hits"] = shown
         out: Json = {
             "took": int((time.monotonic() - began) * 1000),
             "timed_out": False,
@@ -217,31 +224,32 @@ class Searcher:
         return await aggregator.compute(search.aggregations, search.conditions)
 
     def _hits(self, search: Search, documents: list[Json]) -> list[Json]:
-        keys = search.keys
-        hits = []
-        end = min(search.start + search.size, len(documents))
-        for number in range(search.start, end):
-            document = documents[number]
-            hit: Json = {"_index": self._index, "_id": document["id"], "_score": search.score}
-            if search.source.wanted:
-                hit["_source"] = search.source.apply(document["src"])
-            if search.sorted:
-                hit["_score"] = None
-                shown = [key.shown(key.value(document)) for key in keys]
-                after = documents[number + 1] if number + 1 < len(documents) else None
-                if after is not None and places(keys, document) == places(keys, after):
-                    # So that it can be a cursor without loss: which of the equals it is.
-                    shown.append(SEQUENCE.value(document))
-                hit["sort"] = shown
+        index, source = self._index, search.source
+        score = None if search.sorted else search.score
+        end = search.start + search.size
+        hits: list[Json] = []
+        for document in documents[search.start : end]:
+            hit: Json = {"_index": index, "_id": document["id"], "_score": score}
+            if source.wanted:
+                hit["_source"] = source.apply(document["src"])
             hits.append(hit)
+        if search.sorted:
+            # The document behind the page tells of the page's last.
+            shown = shown_values(documents[search.start : end + 1], search.keys)
+            for n, hit in enumerate(hits):
+                hit["sort"] = values = shown[n]
+                if values in shown[n + 1 : n + 2]:
+                    # So that it can be a cursor without loss: which of the equals it is.
+                    hit["sort"] = [*values, documents[search.start + n]["seq"]]
         return hits
 
 
-async def _all(parts: list[Coroutine[Any, Any, Any]]) -> list[Any]:
-    """Do several parts at once; the first error is the whole's."""
-    if len(parts) == 1:
-        return [await parts[0]]
-    return await asyncio.gather(*parts)
+def _give_up(tasks: list[asyncio.Task[Any]]) -> None:
+    """End tasks whose results are not wanted any more."""
+    for task in tasks:
+        # One that has failed by now would be reported if nobody looked at its error.
+        if not task.cancel() and not task.cancelled():
+            task.exception()
 
 
 def _merged(body: Any, parameters: dict[str, str]) -> Json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 
 _OPEN_PAUSE_S = 0.1
 _STOP_S = 15.0
+# Python's default is 700.
+_GC_OBJECTS = 20_000
 
 
 async def serve(settings: Settings) -> int:
@@ -52,7 +55,9 @@ async def serve(settings: Settings) -> int:
     connections: set[HttpProtocol] = set()
     try:
         server = await loop.create_server(
-            lambda: HttpProtocol(routes.handle, settings.limits.body_bytes, connections),
+            lambda: HttpProtocol(
+                routes.handle, settings.limits.body_bytes, connections, settings.request_timeout_s
+            ),
             settings.host,
             settings.port,
         )
@@ -63,6 +68,11 @@ async def serve(settings: Settings) -> int:
     opening = loop.create_task(_open(settings, catalog, qdrant))
     cache.start()
     settler.start()
+    # What was made so far stays: Python's cycle collector need not look at it again and again. And
+    # a page is hundreds of objects, none of them in a cycle: look for those less often.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GC_OBJECTS, 20, 20)
     port = server.sockets[0].getsockname()[1]
     print(
         f"gateway listening on http://{settings.host}:{port} "

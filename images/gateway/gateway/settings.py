@@ -65,6 +65,7 @@ class Settings:
     qdrant_timeout_s: float
     qdrant_admin_timeout_s: float
     qdrant_connections: int
+    request_timeout_s: float
     build: str
     log_requests: bool
     limits: Limits
@@ -156,6 +157,7 @@ def read(environment: Mapping[str, str] = os.environ) -> Settings:
         qdrant_timeout_s=seconds("QDRANT_TIMEOUT_S", "10"),
         qdrant_admin_timeout_s=seconds("QDRANT_ADMIN_TIMEOUT_S", "60"),
         qdrant_connections=number("QDRANT_CONNECTIONS", 16, 1, 1024),
+        request_timeout_s=seconds("REQUEST_TIMEOUT_S", "30"),
         build=_build(text("BUILD", ""), limits),
         log_requests=log_requests == "on",
         limits=limits,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 from gateway.dates import read_date
@@ -47,22 +48,24 @@ class SortKey:
         return self.field is None or self.field.numeric
 
     @cached_property
-    def _name(self) -> str | None:
-        return None if self.field is None else self.field.payload
+    def value(self) -> Callable[[Json], Value | None]:
+        """Gives a document's value: the least of several, the greatest when descending, or None.
 
-    def value(self, payload: Json) -> Value | None:
-        """A document's value: the least of several, the greatest when descending; None: none."""
-        name = self._name
-        if name is None:
-            sequence: int = payload["seq"]
-            return sequence
-        fields = payload.get("f")
-        value: Any = fields.get(name) if fields else None
-        if isinstance(value, list):
-            found: Value = max(value) if self.descending else min(value)
-            return found
-        known: Value | None = value
-        return known
+        A function made for this key: it is called for every document of a page.
+        """
+        if self.field is None:
+            return itemgetter("seq")
+        name, of_several = self.field.payload, max if self.descending else min
+
+        def value(payload: Json) -> Value | None:
+            try:
+                found: Any = payload["f"][name]
+            except KeyError:
+                return None
+            known: Value = of_several(found) if type(found) is list else found
+            return known
+
+        return value
 
     def place(self, value: Value | None) -> Place:
         """Where a value stands: places compare, ascending for numbers; see `in_order`."""
@@ -76,8 +79,17 @@ class SortKey:
             return (1, value)
         return -value if self.descending else value
 
+    @property
+    def plain(self) -> bool:
+        """Whether a value that is there is shown as it is."""
+        return self.field is None or self.field.kind != "float"
+
     def shown(self, value: Value | None) -> Value | None:
-        """A value as it stands in a hit's `sort`."""
+        """A value as it stands in a hit's `sort`.
+
+        Values are shown alike if and only if they stand at the same place: a bound that stands for
+        a missing value is none that a document can have.
+        """
         if value is not None:
             return value if self.field is None else self.field.shown(value)
         assert self.field is not None
@@ -205,10 +217,15 @@ def _key(path: str, options: Json, mapping: IndexMapping) -> SortKey:
 
 def in_order(documents: list[Json], keys: Sequence[SortKey]) -> list[Json]:
     """Sort payloads by the keys; those that are equal in all stand as they were written."""
-    if all(key.numeric for key in keys):
-        documents.sort(key=lambda payload: (*places(keys, payload), payload["seq"]))
+    if len(documents) < 2:
         return documents
-    documents.sort(key=lambda payload: int(payload["seq"]))
+    if all(key.numeric for key in keys):
+        columns = [_places(key, documents) for key in keys]
+        written = [payload["seq"] for payload in documents]
+        # The last column keeps payloads, which do not compare, out of the comparison.
+        order = sorted(zip(*columns, written, range(len(documents)), strict=True))
+        return [documents[place[-1]] for place in order]
+    documents = sorted(documents, key=lambda payload: int(payload["seq"]))
     for key in reversed(keys):
         # Stable, so the keys that were sorted by before stay in order. Only strings, which have
         # no negative, need the reverse.
@@ -216,9 +233,23 @@ def in_order(documents: list[Json], keys: Sequence[SortKey]) -> list[Json]:
     return documents
 
 
-def places(keys: Sequence[SortKey], payload: Json) -> list[Place]:
-    """Where a document stands in each key."""
-    return [key.place(key.value(payload)) for key in keys]
+def shown_values(documents: Sequence[Json], keys: Sequence[SortKey]) -> list[list[Value | None]]:
+    """What the `sort` of each document's hit shows: see `SortKey.shown`."""
+    columns = []
+    for key in keys:
+        values = list(map(key.value, documents))
+        if not key.plain or None in values:
+            values = list(map(key.shown, values))
+        columns.append(values)
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _places(key: SortKey, documents: Sequence[Json]) -> list[Any]:
+    """Where documents stand in a numeric key; a column at a time, as a page is sorted often."""
+    values: list[Any] = list(map(key.value, documents))
+    if None in values:
+        return list(map(key.place, values))
+    return [-value for value in values] if key.descending else values
 
 
 def _placer(key: SortKey) -> Callable[[Json], Any]:

@@ -114,4 +114,6 @@ def _patterns(value: Any) -> list[str]:
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    return re.compile(".*".join(re.escape(part) for part in text.split("*")), re.DOTALL)
+    """Match a path, and all below it: also where a field's own name holds the dot."""
+    path = ".*".join(re.escape(part) for part in text.split("*"))
+    return re.compile(rf"{path}(?:\..*)?", re.DOTALL)

@@ -33,7 +33,9 @@ def as_object(value: Any, where: str) -> Json:
 def only(value: Any, allowed: Iterable[str], where: str = "body") -> Json:
     """`value` if it is an object with no fields but the `allowed` ones, else a 400."""
     fields = as_object(value, where)
-    known = frozenset(allowed)
+    known = allowed if isinstance(allowed, frozenset) else frozenset(allowed)
+    if fields.keys() <= known:
+        return fields
     for name in fields:
         if name not in known:
             raise bad_body(

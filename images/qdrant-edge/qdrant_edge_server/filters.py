@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 from uuid import UUID
 
@@ -12,17 +13,12 @@ from .errors import bad_body, unsupported
 
 PointId = int | str | UUID
 
-_FIELD_CONDITION = (
-    "key",
-    "match",
-    "range",
-    "geo_bounding_box",
-    "geo_radius",
-    "geo_polygon",
-    "values_count",
-    "is_empty",
-    "is_null",
-)
+_FILTER = frozenset(("must", "should", "must_not", "min_should"))
+_FIELD_CONDITION = frozenset((
+    "key", "match", "range", "geo_bounding_box", "geo_radius", "geo_polygon", "values_count",
+    "is_empty", "is_null",
+))  # fmt: skip
+_RANGE = frozenset(("gt", "gte", "lt", "lte"))
 
 
 class _Boolean:
@@ -49,7 +45,7 @@ def parse_filter(value: Any, where: str = "filter") -> edge.Filter | None:
     """The filter in `value` (a JSON object or None); a 400 names what is wrong in it."""
     if value is None:
         return None
-    fields = only(value, ("must", "should", "must_not", "min_should"), where)
+    fields = only(value, _FILTER, where)
     min_should = None
     if fields.get("min_should") is not None:
         place = f"{where}.min_should"
@@ -143,25 +139,18 @@ def _keyed(fields: dict[str, Any], name: str, where: str) -> str:
 
 def _field_condition(fields: dict[str, Any], where: str) -> edge.FieldCondition:
     key = text(fields, "key", where)
-    if key is None or all(fields.get(name) is None for name in _FIELD_CONDITION[1:]):
+    tests: dict[str, Any] = {}
+    for name, value in fields.items():
+        if value is None or name == "key":
+            continue
+        read = _READERS.get(name)
+        # The two that have no reader are plain booleans.
+        tests[name] = (
+            boolean(fields, name, where) if read is None else read(value, f"{where}.{name}")
+        )
+    if key is None or not tests:
         raise bad_body(f"{where}: at least one field condition must be specified")
-    geo_polygon = fields.get("geo_polygon")
-    return edge.FieldCondition(
-        key=key,
-        match=_optional(fields, "match", where, _match),
-        range=_optional(fields, "range", where, _range),
-        geo_bounding_box=_optional(fields, "geo_bounding_box", where, _bounding_box),
-        geo_radius=_optional(fields, "geo_radius", where, _radius),
-        geo_polygon=None if geo_polygon is None else _polygon(geo_polygon, f"{where}.geo_polygon"),
-        values_count=_optional(fields, "values_count", where, _values_count),
-        is_empty=boolean(fields, "is_empty", where),
-        is_null=boolean(fields, "is_null", where),
-    )
-
-
-def _optional(fields: dict[str, Any], name: str, where: str, read: Any) -> Any:
-    value = fields.get(name)
-    return None if value is None else read(value, f"{where}.{name}")
+    return edge.FieldCondition(key=key, **tests)
 
 
 def _match(value: Any, where: str) -> Any:
@@ -202,7 +191,7 @@ def _match(value: Any, where: str) -> Any:
 
 
 def _range(value: Any, where: str) -> edge.RangeFloat | edge.RangeDateTime:
-    fields = only(value, ("gt", "gte", "lt", "lte"), where)
+    fields = only(value, _RANGE, where)
     if any(isinstance(bound, str) for bound in fields.values()):
         try:
             return edge.RangeDateTime(**{name: text(fields, name, where) for name in fields})
@@ -212,7 +201,7 @@ def _range(value: Any, where: str) -> edge.RangeFloat | edge.RangeDateTime:
 
 
 def _values_count(value: Any, where: str) -> edge.ValuesCount:
-    fields = only(value, ("gt", "gte", "lt", "lte"), where)
+    fields = only(value, _RANGE, where)
     return edge.ValuesCount(**{name: integer(fields, name, where) for name in fields})
 
 
@@ -264,3 +253,13 @@ def _line(value: Any, where: str) -> list[edge.GeoPoint]:
     if not isinstance(points, list):
         raise bad_body(f"{where}.points: expected an array, got {kind(points)}")
     return [_geo_point(point, f"{where}.points[{n}]") for n, point in enumerate(points)]
+
+
+_READERS: dict[str, Callable[[Any, str], Any]] = {
+    "match": _match,
+    "range": _range,
+    "geo_bounding_box": _bounding_box,
+    "geo_radius": _radius,
+    "geo_polygon": _polygon,
+    "values_count": _values_count,
+}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from http import HTTPStatus
 from time import perf_counter
+from types import MappingProxyType
 from typing import cast
 from urllib.parse import parse_qsl, unquote
 
@@ -23,23 +25,25 @@ JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 # Pipelined requests read ahead of the one being answered.
 _READ_AHEAD = 32
+# Targets up to this length are remembered.
+_SHORT_URL = 512
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-@dataclass
+@dataclass(slots=True)
 class Request:
     """A complete request. `query` holds the URL's parameters, `headers` the few that count."""
 
     method: str
     path: str
-    query: dict[str, str]
+    query: Mapping[str, str]
     headers: dict[str, str]
     body: bytes
     keep_alive: bool
     started: float = field(default_factory=perf_counter)
 
 
-@dataclass
+@dataclass(slots=True)
 class Response:
     """An answer: `content` is the complete body."""
 
@@ -196,12 +200,12 @@ class HttpProtocol(asyncio.Protocol):
         return self._answering is not None
 
     def _request(self) -> Request:
-        url = httptools.parse_url(self._url)
-        query = (url.query or b"").decode("ascii")
+        read = _target if len(self._url) <= _SHORT_URL else _target.__wrapped__
+        path, query = read(self._url)
         return Request(
             method=self._parser.get_method().decode("ascii"),
-            path=url.path.decode("ascii"),
-            query=dict(parse_qsl(query, keep_blank_values=True)) if query else {},
+            path=path,
+            query=query,
             headers=self._headers,
             body=self._body[0] if len(self._body) == 1 else b"".join(self._body),
             keep_alive=self._parser.should_keep_alive(),
@@ -284,14 +288,34 @@ def _fault(error: Exception, request: Request) -> Response:
 
 
 def _head(response: Response, keep_alive: bool) -> bytes:
-    reason = HTTPStatus(response.status).phrase
+    start = _start(response.status, response.content_type, keep_alive)
+    return b"%b%d\r\n\r\n" % (start, len(response.content))
+
+
+@lru_cache(maxsize=64)
+def _start(status: int, content_type: str, keep_alive: bool) -> bytes:
+    """An answer's head up to the length."""
     connection = "" if keep_alive else "connection: close\r\n"
     return (
-        f"HTTP/1.1 {response.status} {reason}\r\ncontent-type: {response.content_type}\r\n"
-        f"content-length: {len(response.content)}\r\n{connection}\r\n"
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: {content_type}\r\n"
+        f"{connection}content-length: "
     ).encode("ascii")
 
 
-def path_parts(path: str) -> list[str]:
+# Clients ask for a few targets over and over.
+@lru_cache(maxsize=1024)
+def _target(url: bytes) -> tuple[str, Mapping[str, str]]:
+    """The path and the parameters of a request's target.
+
+    Raises UnicodeDecodeError or httptools.HttpParserError.
+    """
+    parsed = httptools.parse_url(url)
+    query = (parsed.query or b"").decode("ascii")
+    parameters = dict(parse_qsl(query, keep_blank_values=True)) if query else {}
+    return parsed.path.decode("ascii"), MappingProxyType(parameters)
+
+
+@lru_cache(maxsize=1024)
+def path_parts(path: str) -> tuple[str, ...]:
     """The decoded parts of a URL's path, without the leading slash."""
-    return [unquote(part) for part in path.strip("/").split("/")]
+    return tuple(unquote(part) for part in path.strip("/").split("/"))

@@ -57,14 +57,17 @@ def search_batch(stack: LayerStack, requests: list[Search]) -> list[list[Json]]:
 def scroll(stack: LayerStack, request: Scroll) -> Json:
     """One page of points: `{"points": [...], "next_page_offset": id or null}`."""
     visible = stack.visible() or [stack.active]
+    if len(visible) == 1:
+        # As the engine gives them: in order already.
+        records, offset = visible[0].shard.scroll(request.request(request.limit))
+        if request.order_by is not None:
+            offset = None
+        return {"points": [record_json(record) for record in records], "next_page_offset": offset}
     if request.order_by is not None:
         query = request.request(request.limit)
         pages = [layer.shard.scroll(query)[0] for layer in visible]
         records = _by_order_value(pages, request.descending)[: request.limit]
         return {"points": [record_json(record) for record in records], "next_page_offset": None}
-    if len(visible) == 1:
-        records, offset = visible[0].shard.scroll(request.request(request.limit))
-        return {"points": [record_json(record) for record in records], "next_page_offset": offset}
     query = request.request(request.limit + 1)
     pages = [layer.shard.scroll(query)[0] for layer in visible]
     merged = heapq.merge(*pages, key=lambda record: id_order(record.id))

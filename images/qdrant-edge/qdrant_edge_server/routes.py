@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -87,7 +87,7 @@ class Router:
                 return Response(200, orjson.dumps(identity))
             if path in _PUBLIC:
                 return Response(200, f"{parts[0]} check passed".encode(), TEXT)
-        elif method == "GET" and len(parts) == 3 and parts[:2] == ["edge", "collections"]:
+        elif method == "GET" and len(parts) == 3 and parts[:2] == ("edge", "collections"):
             collection = self._storage.get(parts[2])
             return success(
                 {"engine": f"qdrant-edge-py {WHEEL_VERSION}", "layers": collection.layers_json()},
@@ -95,7 +95,7 @@ class Router:
             )
         raise _unknown_route(request)
 
-    def _in_collection(self, request: Request, name: str, rest: list[str]) -> Answer:
+    def _in_collection(self, request: Request, name: str, rest: Sequence[str]) -> Answer:
         route = self._collection_routes.get((request.method, "/".join(rest)))
         if route is None:
             if request.method == "GET" and len(rest) == 2 and rest[0] == "points":
@@ -326,7 +326,7 @@ class Router:
         return success(found[0], request.started)
 
 
-def _parameters(request: Request, allowed: frozenset[str]) -> dict[str, str]:
+def _parameters(request: Request, allowed: frozenset[str]) -> Mapping[str, str]:
     for name in request.query:
         if name not in allowed:
             raise ApiError(
@@ -337,7 +337,7 @@ def _parameters(request: Request, allowed: frozenset[str]) -> dict[str, str]:
     return request.query
 
 
-def _timeout(values: dict[str, str]) -> float | None:
+def _timeout(values: Mapping[str, str]) -> float | None:
     value = values.get("timeout")
     if value is None:
         return None

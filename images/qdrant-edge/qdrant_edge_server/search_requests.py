@@ -25,20 +25,15 @@ _OTHER_QUERIES = (
     "relevance_feedback",
     "text",
 )
-_QUERY_FIELDS = (
-    "shard_key",
-    "prefetch",
-    "query",
-    "using",
-    "filter",
-    "params",
-    "score_threshold",
-    "limit",
-    "offset",
-    "with_vector",
-    "with_payload",
-    "lookup_from",
-)
+_QUERY_FIELDS = frozenset((
+    "shard_key", "prefetch", "query", "using", "filter", "params", "score_threshold", "limit",
+    "offset", "with_vector", "with_payload", "lookup_from",
+))  # fmt: skip
+_SCROLL_FIELDS = frozenset((
+    "offset", "limit", "filter", "with_payload", "with_vector", "order_by", "shard_key",
+))  # fmt: skip
+_COUNT_FIELDS = frozenset(("filter", "exact", "shard_key"))
+_ORDER_FIELDS = frozenset(("key", "direction", "start_from"))
 
 
 @dataclass
@@ -76,7 +71,7 @@ class Search:
         )
 
 
-@dataclass
+@dataclass(slots=True)
 class Scroll:
     """A parsed `points/scroll` body."""
 
@@ -140,10 +135,7 @@ def parse_search(body: Any, where: str = "body") -> Search:
 
 def parse_scroll(body: Any) -> Scroll:
     """The body of `points/scroll`."""
-    fields = only(
-        body,
-        ("offset", "limit", "filter", "with_payload", "with_vector", "order_by", "shard_key"),
-    )
+    fields = only(body, _SCROLL_FIELDS)
     if fields.get("shard_key") is not None:
         raise unsupported("shard_key")
     offset = fields.get("offset")
@@ -169,7 +161,7 @@ def parse_scroll(body: Any) -> Scroll:
 
 def parse_count(body: Any) -> edge.CountRequest:
     """The body of `points/count`."""
-    fields = only(body, ("filter", "exact", "shard_key"))
+    fields = only(body, _COUNT_FIELDS)
     if fields.get("shard_key") is not None:
         raise unsupported("shard_key")
     exact = boolean(fields, "exact")
@@ -234,7 +226,7 @@ def _read_query(search: Search, query: Any) -> None:
 def _order_by(value: Any) -> tuple[edge.OrderBy, bool]:
     where = "order_by"
     fields: Json = {"key": value} if isinstance(value, str) else as_object(value, where)
-    only(fields, ("key", "direction", "start_from"), where)
+    only(fields, _ORDER_FIELDS, where)
     required(fields, "key", where)
     direction = fields.get("direction")
     if direction is not None:

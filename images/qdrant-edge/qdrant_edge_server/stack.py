@@ -100,7 +100,11 @@ class LayerStack:
         return [self.active, *self.sealed, *rest]
 
     def visible(self) -> list[Layer]:
-        """The layers that reads see, newest first, without empty ones."""
+        """The layers that reads see, newest first, without empty ones; the active shard alone may
+        be empty."""
+        if self.base is None and not self.sealed:
+            # Mostly so while there is little: asking the engine whether it is empty costs more.
+            return [self.active]
         hides = self.config.prevent_unoptimized
         return [
             layer for layer in self.all() if not (hides and layer.deferrable) and layer.points()

@@ -28,6 +28,8 @@ from refill.phases.round_plan import plain
 
 FIRST_PRIORITY = 10_000
 FIRST_ROUND = 20_000
+# Between the rounds and the optimizer runs: about the rounds' gateway, and disturbed by nothing.
+PROOF = 15_000
 # Nothing is built or fetched between two measurements.
 BEFORE_ALL_MEASUREMENTS = 30_000
 # A drift of the machine during a profile meets both images alike.
@@ -79,7 +81,10 @@ class Plans:
         image = self.config["qdrant"].get("image")
         self.qdrant_images: list[str] = [image] if image else []
         self.rounds = self._rounds()
-        self.images = [*self.qdrant_images, *self._gateway_images()]
+        proof = self.config.get("proof")
+        self.proof_images: list[str] = list(proof["images"].values()) if proof else []
+        named = [*self.qdrant_images, *self._gateway_images(), *self.proof_images]
+        self.images = list(dict.fromkeys(named))
         for name in self.images:
             images.check(project, name, self._entries, fetch=False)
         self.corpus_name: str = self.config["corpus"]["name"]
@@ -192,6 +197,10 @@ class Plans:
             "engines": rounds.get("engines", []),
             "profiles": rounds.get("profiles", []),
         }
+
+    def proof(self) -> dict[str, Any]:
+        """Give the plan of the AOF crash proof."""
+        return self._plan("run_proof.py", scale=self.config["scale"], **self.config["proof"])
 
     def optimizer(self, name: str, repeat: int) -> dict[str, Any]:
         """Give the plan of one run of one optimizer configuration."""

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Remove fills that have passed the expiry in their entry, before Valkey's own expiry of the key
 -- would write its removal to the log. Not propagated; the flag is per script, so everything is
 -- validated first and nothing durable is written here.

@@ -7,10 +7,12 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from refill.bench import cpu
 from refill.corpora.documents import Documents
 from refill.engines import gateway, qdrant, valkey
 from refill.engines.description import Description
@@ -38,24 +40,36 @@ class Parts:
     Args:
         archives: those of the images `old`, `new` and `qdrant`.
         folder: takes data and logs.
+        wrap_valkey: makes another command of the one that runs Valkey.
     """
 
-    def __init__(self, archives: Mapping[str, Path], folder: Path) -> None:
+    def __init__(
+        self,
+        archives: Mapping[str, Path],
+        folder: Path,
+        wrap_valkey: Callable[[Sequence[str]], Sequence[str]] | None = None,
+    ) -> None:
         self._archives = archives
         self._folder = folder
+        self._wrap_valkey = wrap_valkey
         self._open = ExitStack()
         self._started = 0
+        self._engines: dict[str, ProcessEngine] = {}
+        self._gateways: dict[Address, ProcessEngine] = {}
 
     def __enter__(self) -> Self:
         try:
             self._password = valkey.new_password()
             server = valkey.server(valkey.find_binary(None), self._password, START_S)
-            self.valkey = self._open.enter_context(self._engine("valkey", server)).address
+            if (wrap := self._wrap_valkey) is not None:
+                plain = server.command
+                server = replace(server, command=lambda place: wrap(plain(place)))
+            self.valkey = self._started_engine("valkey", server)
             self.control = valkey.Control(self.valkey, self._password)
             self._open.callback(self.control.close)
             cpus = len(os.sched_getaffinity(0))
             embedded = qdrant.embedded(self._archives["qdrant"], cpus, START_S)
-            self.qdrant = self._open.enter_context(self._engine("qdrant", embedded)).address
+            self.qdrant = self._started_engine("qdrant", embedded)
         except BaseException:
             self._open.close()
             raise
@@ -65,6 +79,15 @@ class Parts:
         self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
     ) -> None:
         self._open.close()
+
+    def _started_engine(self, name: str, description: Description) -> Address:
+        self._engines[name] = self._open.enter_context(self._engine(name, description))
+        return self._engines[name].address
+
+    def cpu(self, address: Address) -> dict[str, float | None]:
+        """Give the processor time so far, in seconds, of a gateway and of what it stands on."""
+        engines = {"gateway": self._gateways[address], **self._engines}
+        return {name: cpu.seconds(engine.pid) for name, engine in engines.items()}
 
     def _engine(self, name: str, description: Description) -> ProcessEngine:
         # A folder each: an engine removes the folder above its own at its end.
@@ -95,6 +118,7 @@ class Parts:
         backends = gateway.Backends(self.valkey, self._password, behind or self.qdrant, None)
         described = gateway.archive(self._archives[image], image, backends, serving, settings)
         with self._engine(f"gateway-{self._started}", described) as engine:
+            self._gateways[engine.address] = engine
             yield engine.address
 
     def load(self, address: Address, documents: Documents) -> None:
@@ -146,6 +170,16 @@ class Parts:
 
             call(f"AUTH {self._password}\r\n".encode(), b"+OK\r\n")
             yield lambda: call(b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n")
+
+
+@contextmanager
+def control(address: Address) -> Iterator[gateway.Api]:
+    """Give what asks a gateway for its counters."""
+    api = gateway.Api(address)
+    try:
+        yield api
+    finally:
+        api.close()
 
 
 class Load:

@@ -60,7 +60,7 @@ def validate(
         raise _error(found, origin)
     filled: dict[str, Any] = schemas.fill_defaults("config.schema.yaml", config)
     found = [*_check_corpus(filled), *_check_engine(filled, project)]
-    found += _check_rounds(filled, project)
+    found += [*_check_rounds(filled, project), *_check_proof(filled, project)]
     known = load_optimizers(project / "config/optimizers.yaml")
     found += [*_check_draining(filled), *_check_runs(filled, known), *_check_truth(filled, known)]
     if found:
@@ -149,6 +149,23 @@ def _check_rounds(config: Mapping[str, Any], project: Path) -> list[Problem]:
             f"{binary!r} is no program that can be started: give the path of a valkey-server, or "
         )
         found.append(Problem(("rounds", "valkey", "binary"), text + "null for the package's own"))
+    return found
+
+
+def _check_proof(config: Mapping[str, Any], project: Path) -> list[Problem]:
+    proof = config.get("proof")
+    if proof is None:
+        return []
+    found = []
+    images = load_images(project / "config/images.yaml")
+    for which, image in proof["images"].items():
+        if image not in images:
+            text = f"no image {image!r}: {nearest(image, images)}config/images.yaml has "
+            found.append(Problem(("proof", "images", which), text + ", ".join(images)))
+    for name, path in proof["servers"].items():
+        if path is not None and not _startable(path):
+            text = f"{path!r} is no program that can be started: give the path of a server, or null"
+            found.append(Problem(("proof", "servers", name), text))
     return found
 
 

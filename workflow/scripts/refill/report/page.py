@@ -13,7 +13,7 @@ import pyarrow as pa
 from markupsafe import Markup
 
 from refill.evidence.hashes import sha256_file
-from refill.report import rounds_view, text, views
+from refill.report import proofs_view, rounds_view, text, views
 from refill.report.claims import VERDICTS, claims_table, identical_runs
 from refill.report.lookup import figure, status_of, usable
 from refill.report.machine import lasting, mixed
@@ -41,6 +41,7 @@ def write(
     manifest: Mapping[str, Any] | None = None,
     rounds: Sequence[Record] = (),
     expected: Expected = NO_ROUNDS,
+    proofs: Sequence[Record] = (),
 ) -> None:
     """Read the ledger and polls of each record and write the page to `out`.
 
@@ -53,7 +54,7 @@ def write(
             _checked(project, record, name, part)
     ledgers = {_key(r): _read(project, r, "ledger") for r in records}
     polls = {_key(r): _read(project, r, "polls") for r in records}
-    page = render(records, ledgers, polls, claims, attempts, manifest, rounds, expected)
+    page = render(records, ledgers, polls, claims, attempts, manifest, rounds, expected, proofs)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page, encoding="utf-8")
 
@@ -67,10 +68,12 @@ def render(
     manifest: Mapping[str, Any] | None = None,
     rounds: Sequence[Record] = (),
     expected: Expected = NO_ROUNDS,
+    proofs: Sequence[Record] = (),
 ) -> str:
     """Return the whole page. `ledgers` and `polls` are by (id, repeat).
 
-    `rounds` are the records of the gateway rounds, `expected` is what they were to measure.
+    `rounds` are the records of the gateway rounds, `expected` is what they were to measure;
+    `proofs` is the record of the AOF crash proof, if there is one.
 
     A run without its tables has no picture, and the page says so. No records at all give a page
     that says that nothing was measured.
@@ -109,12 +112,13 @@ def render(
         optimizers=list(ACTIVITY),
         attempts=attempts,
         outcomes=sorted(Counter(str(a["outcome"]) for a in attempts).items()),
-        hosts=_hosts([*records, *rounds]),
-        host_warnings=_host_warnings([*records, *rounds]),
+        hosts=_hosts([*records, *rounds, *proofs]),
+        host_warnings=_host_warnings([*records, *rounds, *proofs]),
         software=_software(records, manifest),
         packages=_packages(manifest),
         limits=views.limits(records),
         rounds=rounds_view.section(rounds, expected, claims["experiments"]["gateway"]),
+        proofs=proofs_view.section(proofs),
     )
 
 

@@ -110,6 +110,13 @@ class ProcessEngine:
             f"{self.description.start_timeout_s:g} s.{self._tail()}"
         )
 
+    @property
+    def pid(self) -> int:
+        """The engine's process id."""
+        if self._process is None:
+            raise EngineError(f"{self.description.name} has not been started")
+        return self._process.pid
+
     def check(self) -> None:
         """Raise EngineError when the engine has ended."""
         if self._process is not None and (code := self._process.poll()) is not None:

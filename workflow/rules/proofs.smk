@@ -1,0 +1,28 @@
+# The AOF crash proof: after the rounds, alone on the machine, as it would disturb a measurement and
+# be disturbed by one.
+
+
+rule proof:
+    input:
+        images=[f"results/images/{name}.json" for name in PLANS.proof_images],
+    output:
+        record=report(
+            "results/proofs/aof.json",
+            category="Proofs",
+            caption="../report/proof.rst",
+        ),
+    log:
+        "results/logs/proofs/aof.log",
+    priority: PROOF
+    conda:
+        "../../environment.yml"
+    threads: all_cores
+    resources:
+        machine=1,
+    params:
+        plan=PLANS.proof() if PLANS.proof_images else {},
+    script:
+        "../scripts/run_proof.py"
+
+
+PROOF_RECORDS = [rules.proof.output.record] if PLANS.proof_images else []

@@ -1,0 +1,271 @@
+"""The server is killed at random points under concurrent writers, readers, claims and fills.
+
+An episode is one data set with several kills. What is called when, and when the server is killed,
+follow from the episode's seed; which of the calls in flight it still finishes does not.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from typing import Any
+
+from redis import Connection
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
+from redis.retry import Retry
+
+from refill.proofs.actors import Lost, Steps, any_client
+from refill.proofs.calls import Call, Index, plain
+from refill.proofs.findings import BEYOND, Check, Findings
+from refill.proofs.servers import DEFAULT, Server
+from refill.proofs.subject import Subject
+from refill.proofs.world import FILLS, NAMES, World
+
+ID = "crash-server"
+KILLS_AN_EPISODE = 10
+CLIENTS = 8
+MOST_FAILURES = 5
+# Steps between two kills, and how long after sending the last calls the server is killed, in s.
+STEPS = (4, 40)
+KILL_AFTER_S = 0.0006
+REWRITES = 0.02
+
+
+class Client:
+    """A client and its connection.
+
+    Attributes:
+        reply: of its last call, not told to it yet.
+        lost: the server was killed under its last call.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.steps: Steps | None = None
+        self.reply: Any = None
+        self.lost = False
+        self.waits = False
+        # redis-py has no types for its connections.
+        self._connection: Any = None
+
+    def send(self, call: Call) -> None:
+        """Send a call and do not wait."""
+        if self._connection is None:
+            make: Any = Connection
+            self._connection = make(
+                host="127.0.0.1", port=self._server.port, password=self._server.password,
+                retry=Retry(NoBackoff(), 0), socket_timeout=10.0,
+            )  # fmt: skip
+            self._connection.connect()
+        source = self._server.sources[call.name]
+        # By the source: a script that a restart forgot is no matter here.
+        self._connection.send_command("EVAL", source, len(call.keys), *call.keys, *call.arguments)
+        self.waits = True
+
+    def receive(self) -> None:
+        """Take the reply, or learn that there will be none."""
+        self.waits = False
+        try:
+            self.reply = plain(self._connection.read_response())
+        except (RedisConnectionError, OSError):
+            self.lost = True
+
+    def disconnect(self) -> None:
+        """Drop the connection."""
+        if self._connection is not None:
+            self._connection.disconnect()
+            self._connection = None
+
+
+class Episode:
+    """One data set, its clients, and several kills."""
+
+    def __init__(self, server: Server, chance: random.Random, kills: int) -> None:
+        self._server = server
+        self._chance = chance
+        self._kills = kills
+        self._steps = 0
+        self.world = World()
+        self._clients = [Client(server) for _ in range(CLIENTS)]
+
+    def run(self) -> None:
+        """Run it; what it found stands in `world`."""
+        self._server.run(Index().set_epoch())
+        for kill in range(1, self._kills + 1):
+            for _ in range(self._chance.randint(*STEPS)):
+                self._step(kill, last=False)
+            self._step(kill, last=True)
+            self._server.kill()
+            for client in self._clients:
+                client.disconnect()
+            self._server.start()
+            self.world.audit(self._server, f"after kill {kill}")
+            if self.world.failures:
+                return
+        self._recover()
+
+    def _step(self, kill: int, last: bool) -> None:
+        self._steps += 1
+        self.world.now = f"kill {kill}, step {self._steps}"
+        number = CLIENTS if last else self._chance.randint(1, CLIENTS - 2)
+        chosen = self._chance.sample(self._clients, number)
+        waiting = [client for client in chosen if self._advance(client)]
+        if not last and self._chance.random() < REWRITES:
+            self._rewrite()
+        if last:
+            wait = self._chance.uniform(0, KILL_AFTER_S)
+            deadline = time.monotonic() + wait
+            while time.monotonic() < deadline:
+                pass  # shorter than any sleep
+            assert self._server.process is not None
+            self._server.process.kill()
+            self._server.process.wait()
+            self.world.counts["kills"] += 1
+        for client in waiting:
+            client.receive()
+            if last:
+                self.world.counts["calls in flight at a kill"] += 1
+                self.world.counts["calls that a kill left unanswered"] += client.lost
+            elif client.lost:
+                self.world.fail("the server closed a connection without being killed")
+
+    def _advance(self, client: Client) -> bool:
+        """Let a client go on; whether it has sent a call."""
+        if client.steps is None:
+            client.steps = any_client(self.world, self._chance)
+            client.reply, client.lost = None, False
+        lost, reply = client.lost, client.reply
+        client.lost, client.reply = False, None
+        try:
+            call = client.steps.throw(Lost()) if lost else client.steps.send(reply)
+        except StopIteration:
+            client.steps = None
+            return False
+        if call is None:
+            return False
+        client.send(call)
+        return True
+
+    def _rewrite(self) -> None:
+        try:
+            self._server.client.bgrewriteaof()
+            self.world.counts["rewrites"] += 1
+        except ResponseError:
+            pass  # one is running
+
+    def _recover(self) -> None:
+        """Resolve everything as the gateway's `recover` does, and use every index again."""
+        world, server = self.world, self._server
+        for client in self._clients:
+            client.steps = None
+        state = server.snapshot()
+        for name in NAMES:
+            world.now = f"recovery of {name}"
+            claim: dict[str, str] = state.get(Index(name).claim_key, [{}])[0]
+            if claim:
+                world.counts["claims recovered"] += 1
+                index = Index(name, incarnation=claim["collection"])
+                call = (
+                    index.abort(claim["token"])
+                    if claim["kind"] == "create"
+                    else index.commit("delete", claim["token"])
+                )
+                self._succeeds(call)
+                if claim["kind"] == "delete":
+                    world.deleted.add(claim["collection"])
+            seen = server.run(Index(name).view())
+            if seen[0] == 0:
+                self._release_all(Index(name, incarnation=seen[2]))
+            else:
+                seen = self._create(name)
+            self._use(Index(name, incarnation=seen[2]))
+        left = [key for key in server.snapshot() if ":claim:" in key or ":writers:" in key]
+        if left:
+            world.fail(f"left after the recovery: {left}")
+
+    def _release_all(self, index: Index) -> None:
+        life = self.world.lives[index.incarnation]
+        for token in self._server.snapshot().get(index.writers_key, [{}])[0]:
+            # What its writer had sent may land until the recovery has waited for it.
+            life.value += 1
+            life.acknowledged = life.value
+            self.world.counts["writers recovered"] += 1
+            self._succeeds(index.release(token))
+
+    def _create(self, name: str) -> Any:
+        index = Index(name, incarnation=self.world.new_name("c"))
+        self._succeeds(index.claim("create", "last"))
+        self._succeeds(index.commit("create", "last"))
+        return self._server.run(index.view())
+
+    def _use(self, index: Index) -> None:
+        """Nothing stale is served, a write works, and a new response is a hit."""
+        world, server = self.world, self._server
+        for number in range(FILLS):
+            floor = world.floor(index.name)
+            reply = server.run(index.lookup(index.fill(number)))
+            if reply[0] == 1:
+                world.check_response(reply[1], floor, "after the recovery")
+        version = int(server.run(index.view())[4])
+        self._succeeds(index.admit("last", 1, version))
+        generation = self._succeeds(index.release("last"))[1]
+        self._succeeds(index.publish(index.fill(), f"{index.incarnation}:0", generation))
+        self._succeeds(index.lookup(index.fill()))
+        world.counts["indices usable after the recovery"] += 1
+
+    def _succeeds(self, call: Call) -> Any:
+        reply = self._server.run(call)
+        if reply[0] != 1:
+            self.world.fail(f"{call.name} after the recovery: {reply}")
+        return reply
+
+
+def episode(subject: Subject, number: int, kills: int) -> World:
+    """Run one episode on a data set of its own."""
+    with subject.server() as server:
+        made = Episode(server, subject.random(ID, number), kills)
+        try:
+            made.run()
+        except (RedisError, IndexError, KeyError, TypeError, ValueError) as error:
+            # A reply that no script gives on a catalog that is whole.
+            made.world.fail(f"{type(error).__name__}: {error}")
+        return made.world
+
+
+def crashes(subject: Subject, found: Findings) -> None:
+    """Run all episodes."""
+    default = subject.server_name == DEFAULT
+    kills = subject.scale.kills if default else subject.scale.other_kills
+    counts: Counter[str] = Counter()
+    number = 0
+    while kills > 0 and len(found.failures) < MOST_FAILURES:
+        world = episode(subject, number, min(kills, KILLS_AN_EPISODE))
+        counts += world.counts
+        for failure in world.failures[:MOST_FAILURES]:
+            found.expect(
+                False,
+                f"episode {number}, {failure}; again with --seed {subject.seed} "
+                f"--replay {ID}:{subject.image}:{number}",
+            )
+        kills -= KILLS_AN_EPISODE
+        number += 1
+    found.note(seed=subject.seed, episodes=number, **dict(sorted(counts.items())))
+    found.control(
+        counts["calls that a kill left unanswered"] > 0, "no kill met a call that was in flight"
+    )
+    found.control(counts["hits"] > 0, "nothing was served, so nothing could be stale")
+
+
+CHECKS = (
+    Check(
+        ID,
+        "Killed at random points: nothing acknowledged is lost, nothing stale served, every index "
+        "usable after the recovery",
+        BEYOND,
+        crashes,
+        cheap=False,
+    ),
+)

@@ -1,0 +1,149 @@
+"""A disk in a file, whose power can be cut: a loop device with ext4 or XFS. Needs root.
+
+The cut is the file system's shutdown ioctl without a flush of its log: what was not fsynced is
+gone, as after the loss of power of a disk that keeps its promises.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from refill.processes import wait_for
+from refill.proofs.findings import NotRunError
+
+FILE_SYSTEMS = ("ext4", "xfs")
+IMAGE_NAME = "refill-power-cut.img"
+IMAGE_BYTES = 384 << 20
+# EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN: _IOR('X', 125, __u32); 2: without a flush of the log.
+SHUTDOWN, NO_LOG_FLUSH = 0x8004587D, 2
+COMMAND_S = 60.0
+UNMOUNT_S = 20.0
+_MAKE = {"ext4": ["mkfs.ext4", "-q", "-F"], "xfs": ["mkfs.xfs", "-q", "-f"]}
+_PACKAGE = {"ext4": "e2fsprogs", "xfs": "xfsprogs"}
+_HOW = "run it as root: sudo make proof"
+
+
+class DiskError(Exception):
+    """A command on the disk failed; the text has its words."""
+
+
+class Disk:
+    """A file system in a file. Used as a context: leaving it unmounts, detaches and removes it.
+
+    Args:
+        kind: `ext4` or `xfs`.
+        folder: its own; made, and removed at the end. What a killed run left in it goes first.
+
+    Raises:
+        NotRunError: this process may not, or a program is missing.
+    """
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self._kind = kind
+        self._folder = folder.resolve()
+        self._image = self._folder / IMAGE_NAME
+        self.mount_point = self._folder / "mounted"
+        self._device = ""
+
+    def __enter__(self) -> Self:
+        if os.geteuid() != 0:
+            raise NotRunError(f"needs root for a loop device; {_HOW}")
+        for program, package in (
+            (_MAKE[self._kind][0], _PACKAGE[self._kind]), ("losetup", "mount"), ("mount", "mount"),
+        ):  # fmt: skip
+            if shutil.which(program) is None:
+                raise NotRunError(f"no {program} on PATH (Debian: apt-get install {package})")
+        remove_leftovers(self._folder)
+        self.mount_point.mkdir(parents=True)
+        try:
+            with self._image.open("wb") as file:
+                file.truncate(IMAGE_BYTES)
+            _run([*_MAKE[self._kind], str(self._image)])
+            try:
+                self._device = _run(["losetup", "--find", "--show", str(self._image)]).strip()
+                self._mount()
+            except DiskError as error:
+                raise NotRunError(f"no loop device with {self._kind} here: {error}") from error
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        self._remove()
+
+    def _mount(self) -> None:
+        _run(["mount", "-t", self._kind, self._device, str(self.mount_point)])
+
+    def cut(self) -> None:
+        """Cut the power: from here on every access fails, and what was not synced is lost."""
+        handle = os.open(self.mount_point, os.O_RDONLY)
+        try:
+            fcntl.ioctl(handle, SHUTDOWN, struct.pack("I", NO_LOG_FLUSH))
+        except OSError as error:
+            raise NotRunError(f"{self._kind} has no shutdown ioctl here: {error}") from error
+        finally:
+            os.close(handle)
+
+    def come_back(self) -> None:
+        """Unmount and mount, which recovers the file system's log. Nothing may be open in it.
+
+        Raises:
+            DiskError: it cannot be unmounted, or not mounted any more.
+        """
+        _unmount(self.mount_point)
+        self._mount()
+
+    def _remove(self) -> None:
+        remove_leftovers(self._folder)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Unmount, detach and remove what a disk in this folder left, such as after a kill.
+
+    Raises:
+        DiskError: something of it is still in use.
+    """
+    image, mount_point = folder / IMAGE_NAME, folder / "mounted"
+    if mount_point.is_mount():
+        _unmount(mount_point)
+    if image.exists():
+        for line in _run(["losetup", "--associated", str(image)]).splitlines():
+            _run(["losetup", "--detach", line.partition(":")[0]])
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _unmount(mount_point: Path) -> None:
+    words: list[str] = []
+
+    def try_once() -> bool:
+        done = _done(["umount", str(mount_point)])
+        words[:] = [done.stderr.strip()]
+        return done.returncode == 0
+
+    # The kernel lets go of a killed process's files a moment after its end.
+    if not wait_for(try_once, UNMOUNT_S, 0.05):
+        raise DiskError(f"umount: {words[0]}")
+
+
+def _run(command: Sequence[str]) -> str:
+    done = _done(command)
+    if done.returncode != 0:
+        raise DiskError(f"{command[0]}: {done.stderr.strip() or done.returncode}")
+    return done.stdout
+
+
+def _done(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=COMMAND_S, check=False
+    )  # fmt: skip

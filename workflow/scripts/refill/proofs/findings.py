@@ -1,0 +1,157 @@
+"""What a check is, what it finds, and how that becomes an entry of the proof's record."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import RedisError
+
+from refill.engines.description import EngineError
+
+if TYPE_CHECKING:
+    from refill.proofs.subject import Subject
+
+PUBLISHED, BEYOND = "published", "beyond"
+PASS, FAIL, VOID, NOT_RUN = "pass", "fail", "void", "not run"
+OUTCOMES = (PASS, FAIL, VOID, NOT_RUN)
+IMAGES = ("old", "new")
+
+
+class NotRunError(Exception):
+    """A check cannot run here; the text says why, and what it would need."""
+
+
+class Findings:
+    """What one run of a check found.
+
+    Attributes:
+        evidence: numbers and replies, JSON.
+        failures: what did not hold, as sentences.
+        void: controls that did not do what they must, as sentences.
+    """
+
+    def __init__(self) -> None:
+        self.evidence: dict[str, Any] = {}
+        self.failures: list[str] = []
+        self.void: list[str] = []
+
+    def note(self, **evidence: Any) -> None:
+        """Keep evidence."""
+        self.evidence.update(evidence)
+
+    def expect(self, holds: bool, sentence: str) -> None:
+        """State what must hold; `sentence` says what is wrong when it does not."""
+        if not holds:
+            self.failures.append(sentence)
+
+    def same(self, what: str, got: Any, wanted: Any) -> None:
+        """State that two values must be equal."""
+        self.expect(got == wanted, f"{what}: {_short(got)}, wanted {_short(wanted)}")
+
+    def control(self, holds: bool, sentence: str) -> None:
+        """State what must happen for the check to say anything at all."""
+        if not holds:
+            self.void.append(sentence)
+
+    @property
+    def outcome(self) -> str:
+        """A failure counts more than a control that did not work."""
+        if self.failures:
+            return FAIL
+        return VOID if self.void else PASS
+
+
+@dataclass(frozen=True)
+class Check:
+    """One property, tried on a real server.
+
+    Attributes:
+        id: its name in records.
+        title: the property, as a sentence.
+        source: `published` (one of the six of the published experiment) or `beyond`.
+        run: tries it, and tells the findings.
+        expected: what must be seen, for each image.
+        needs: what only some machines have, in words; without it the check is `not run`, and the
+            proof is still valid.
+        default_only: tried on the default server only.
+        cheap: takes well under a second, so that it can be run against every mutation.
+    """
+
+    id: str
+    title: str
+    source: str
+    run: Callable[[Subject, Findings], None]
+    expected: Mapping[str, str] = field(default_factory=dict)
+    needs: str = ""
+    default_only: bool = False
+    cheap: bool = True
+
+    def expectation(self, image: str) -> str:
+        """What must be seen with an image."""
+        return self.expected.get(image) or self.expected.get("both") or "holds"
+
+
+def run_check(check: Check, subject: Subject) -> dict[str, Any]:
+    """Run a check on an image and a server, and give its entry.
+
+    A server that ends, or answers with an error or in a form that the check did not expect, is a
+    failure of the check. Any other exception is a fault of the proof itself and is raised.
+    """
+    found = Findings()
+    began = time.monotonic()
+    why = ""
+    try:
+        check.run(subject, found)
+        outcome = found.outcome
+    except NotRunError as error:
+        outcome, why = NOT_RUN, str(error)
+    except (RedisError, EngineError) as error:
+        found.failures.append(f"{type(error).__name__}: {error}")
+        outcome = FAIL
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        # A reply of another form than any that the scripts give.
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        found.failures.append(
+            f"an answer was not understood: {type(error).__name__}: {error} "
+            f"({Path(place.filename).name}:{place.lineno})"
+        )
+        outcome = FAIL
+    return entry(
+        check, subject, outcome, why or "; ".join((*found.failures, *found.void)), found.evidence,
+        time.monotonic() - began,
+    )  # fmt: skip
+
+
+def entry(
+    check: Check,
+    subject: Subject,
+    outcome: str,
+    why: str,
+    evidence: Mapping[str, Any],
+    seconds: float,
+) -> dict[str, Any]:
+    """Give a check's entry in the record."""
+    return {
+        "id": check.id,
+        "title": check.title,
+        "source": check.source,
+        "image": subject.image,
+        "server": subject.server_name,
+        "outcome": outcome,
+        "expected": check.expectation(subject.image),
+        "required": not check.needs,
+        "needs": check.needs,
+        "evidence": dict(evidence),
+        "why": why,
+        "seconds": round(seconds, 3),
+    }
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:160]}... ({len(text)} characters)"

@@ -1,0 +1,231 @@
+"""Run the whole proof as an attempt, and leave a record whatever comes of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from refill.engines.description import EngineError
+from refill.evidence.attempts import Attempt
+from refill.evidence.hashes import sha256_file
+from refill.evidence.host import host_facts
+from refill.evidence.records import read_json, write_json
+from refill.evidence.scrub import without_paths
+from refill.phases.attempted import attempted
+from refill.progress import Progress
+from refill.proofs import crash_gateway, crash_server
+from refill.proofs.calls import read_sources
+from refill.proofs.disk import IMAGE_NAME, remove_leftovers
+from refill.proofs.findings import IMAGES, OUTCOMES
+from refill.proofs.servers import DEFAULT, Program, find
+from refill.proofs.subject import Subject
+from refill.proofs.suite import SCALES, judge, run_all
+
+SCHEMA = "refill.proof/1"
+TARGET = "proofs/aof"
+SCRATCH = Path("results/scratch/proofs-aof")
+# Images of the proof: the two gateways, and the Qdrant behind them.
+QDRANT = "qdrant"
+
+
+@dataclass(frozen=True)
+class Files:
+    """What the proof reads and writes.
+
+    Attributes:
+        root: the working folder; attempts and scratch go below its `results`.
+        images: the image records of `old`, `new` and `qdrant`, each beside its archive.
+        record: what is written.
+    """
+
+    root: Path
+    images: Mapping[str, Path]
+    record: Path
+
+
+def prove(plan: Mapping[str, Any], files: Files, progress: Progress) -> dict[str, Any]:
+    """Run the proof and write its record.
+
+    Args:
+        plan: `code`, `scale` (a name for records), `form` (`smoke` or `full`), `seed`, `servers`
+            (paths by name, null for one to look for).
+        files: what is read and written.
+        progress: where the proof says how far it is.
+
+    Returns:
+        The record.
+
+    Raises:
+        EngineError: there is no default server, or an archive is not the one of its record.
+        StoppedError: the proof was stopped; its attempt says so, and no record is written.
+    """
+    inside = files.record.resolve().is_relative_to(files.root.resolve())
+    written = [files.record] if inside else []
+
+    def work(attempt: Attempt, waited: float) -> dict[str, Any]:
+        record = _prove(plan, files, attempt, progress, waited)
+        write_json(files.record, record)
+        if not (inside and record["valid"]):
+            # A rerun replaces the record; the attempt keeps this one.
+            write_json(attempt.folder / f"{files.record.stem}.json", record)
+        return record
+
+    return attempted(files.root, TARGET, plan, written, progress, work)
+
+
+def replay(plan: Mapping[str, Any], files: Files, what: str) -> list[str]:
+    """Run one episode of a crash history again; what it found.
+
+    Args:
+        what: `crash-server:IMAGE:EPISODE` or `crash-gateway:IMAGE:EPISODE`, as a failure names it.
+
+    Raises:
+        EngineError: it names no episode.
+    """
+    id_, _, rest = what.partition(":")
+    image, _, number = rest.partition(":")
+    if (
+        id_ not in (crash_server.ID, crash_gateway.ID)
+        or image not in IMAGES
+        or not number.isdigit()
+    ):
+        raise EngineError(
+            f"{what!r} is no episode: write {crash_server.ID}:IMAGE:EPISODE or "
+            f"{crash_gateway.ID}:IMAGE:EPISODE, with IMAGE {' or '.join(IMAGES)}"
+        )
+    scratch = _empty_scratch(files.root)
+    try:
+        default = next(p for p in find(plan["servers"]) if p.name == DEFAULT)
+        subject = _subject(plan, files, image, default, scratch)
+        if id_ == crash_server.ID:
+            return crash_server.episode(
+                subject, int(number), crash_server.KILLS_AN_EPISODE
+            ).failures
+        return crash_gateway.episode(
+            subject, int(number), crash_gateway.KILLS_AN_EPISODE
+        )[0].failures  # fmt: skip
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _prove(
+    plan: Mapping[str, Any], files: Files, attempt: Attempt, progress: Progress, waited: float
+) -> dict[str, Any]:
+    started, clock = datetime.now(UTC), time.monotonic()
+    host = host_facts(files.root)
+    programs = find(plan["servers"])
+    images = {name: _image(path) for name, path in files.images.items()}
+    scratch = _empty_scratch(files.root)
+    try:
+        subjects = [
+            _subject(plan, files, image, program, scratch)
+            for program in programs
+            if program.path is not None
+            for image in reversed(IMAGES)
+        ]
+        entries = run_all(subjects, progress.say, progress.at)
+    finally:
+        _empty_scratch(files.root)
+    for made in entries:
+        made["why"] = without_paths(made["why"], [files.root])
+    invalid = judge(entries)
+    return {
+        "schema": SCHEMA,
+        "id": TARGET,
+        "repeat": 1,
+        "attempt": attempt.name,
+        "code": plan["code"],
+        "scale": plan["scale"],
+        "form": plan["form"],
+        "seed": plan["seed"],
+        "started_at": _stamp(started),
+        "ended_at": _stamp(datetime.now(UTC)),
+        "waited_for_machine_s": waited,
+        "valid": not invalid,
+        "invalid": invalid,
+        "outcome": "failed" if invalid else "completed",
+        "images": images,
+        "servers": [program.as_json() for program in programs],
+        "default_server": DEFAULT,
+        "engines": _engines(programs),
+        "configuration": {"form": plan["form"], "root": os.geteuid() == 0},
+        "host": host,
+        "counts": _counts(entries, programs),
+        "checks": entries,
+        "wall": {"total_s": time.monotonic() - clock},
+    }
+
+
+def _subject(
+    plan: Mapping[str, Any], files: Files, image: str, program: Program, scratch: Path
+) -> Subject:
+    archives = {name: path.with_suffix(".pyz") for name, path in files.images.items()}
+    return Subject(
+        image,
+        read_sources(archives[image]),
+        program,
+        scratch,
+        SCALES[plan["form"]],
+        plan["seed"],
+        archives[image],
+        archives[QDRANT],
+    )
+
+
+def _image(path: Path) -> dict[str, Any]:
+    """Give what the record says of an image whose archive is the one that was built."""
+    record = read_json(path, "refill.image/1")
+    archive = path.with_suffix(".pyz")
+    found = sha256_file(archive)
+    if found != record["id"].removeprefix("sha256:"):
+        raise EngineError(
+            f"{archive.name} has the SHA-256 {found}, its record says {record['id']}: build the "
+            f"image again: rm {archive.name} {path.name}, and run the workflow"
+        )
+    kept = {key: record[key] for key in ("name", "id", "archive", "tag", "tree")}
+    if "differs_from" in record:
+        kept["differs_from"] = {k: record["differs_from"][k] for k in ("image", "files")}
+    return kept
+
+
+def _engines(programs: list[Program]) -> dict[str, Any]:
+    """Give the servers as other records give engines."""
+    return {
+        program.name: {
+            "name": program.product.lower(),
+            "runtime": "process",
+            "version": program.version,
+            "binary": sha256_file(program.path),
+        }
+        for program in programs
+        if program.path is not None
+    }
+
+
+def _counts(entries: list[dict[str, Any]], programs: list[Program]) -> dict[str, Any]:
+    """Give how many checks had which outcome, by server."""
+    counts = {}
+    for program in programs:
+        seen = Counter(made["outcome"] for made in entries if made["server"] == program.name)
+        counts[program.name] = {outcome: seen[outcome] for outcome in OUTCOMES}
+    return counts
+
+
+def _empty_scratch(root: Path) -> Path:
+    """Make the scratch folder empty: what a killed proof left in it may be mounted."""
+    scratch = (root / SCRATCH).resolve()
+    for image in scratch.glob(f"*/{IMAGE_NAME}"):
+        remove_leftovers(image.parent)
+    shutil.rmtree(scratch, ignore_errors=True)
+    return scratch
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,181 @@
+"""A whole gateway out of an image's archive, on a real server and the embedded Qdrant."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from refill.engines import gateway, qdrant
+from refill.engines.description import EngineError
+from refill.evidence.hashes import sha256_file
+from refill.load.wire import Address
+from refill.proofs.calls import NAMESPACE
+from refill.proofs.findings import NotRunError
+from refill.proofs.subject import Subject
+from refill.runtimes.process import ProcessEngine
+
+START_S = 60.0
+RECOVER_GRACE_S = 0.1
+REQUEST_S = 30.0
+SETTINGS = {
+    "ttl_s": 600, "max_entry_bytes": 262_144, "namespace": NAMESPACE, "start_timeout_s": START_S,
+}  # fmt: skip
+
+Answer = tuple[int, Any]
+
+
+class Gone(Exception):  # noqa: N818
+    """The gateway ended before it answered."""
+
+
+class Stack:
+    """A server, the embedded Qdrant and a gateway. Used as a context.
+
+    Raises:
+        NotRunError: the subject has scripts and no archives.
+        EngineError: a part does not start.
+    """
+
+    def __init__(self, subject: Subject, **settings: str) -> None:
+        if subject.archive is None or subject.qdrant is None:
+            raise NotRunError("needs the archives of a gateway and of the embedded Qdrant")
+        self._subject = subject
+        self._archive = subject.archive
+        self._open = ExitStack()
+        self.server = subject.server(None, **settings)
+        self._qdrant_archive = subject.qdrant
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._open.close()
+            raise
+        return self
+
+    def __exit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def _start(self) -> None:
+        self._open.enter_context(self.server)
+        place = self._subject.place()
+        place.mkdir()
+        described = qdrant.embedded(self._qdrant_archive, len(os.sched_getaffinity(0)), START_S)
+        self.qdrant = self._open.enter_context(
+            ProcessEngine(described, place / "qdrant", place / "qdrant.log")
+        )
+        backends = gateway.Backends(
+            Address("127.0.0.1", self.server.port), self.server.password, self.qdrant.address, None
+        )
+        image_id = sha256_file(self._archive)
+        self._described = gateway.archive(self._archive, image_id, backends, True, SETTINGS)
+        self.gateway = self._open.enter_context(
+            ProcessEngine(self._described, place / "gateway", place / "gateway.log")
+        )
+
+    # ---- the gateway's life
+
+    def kill_gateway(self) -> None:
+        """SIGKILL."""
+        self.gateway.kill()
+
+    def start_gateway(self, serving: bool = True) -> float:
+        """Start it and wait until it serves, or only until it listens; the seconds that took."""
+        began = time.monotonic()
+        ready = gateway.is_ready if serving else _listens
+        self.gateway.description = replace(self._described, ready=ready)
+        self.gateway.start()
+        return time.monotonic() - began
+
+    def wait_ready(self) -> None:
+        """Wait until it serves again after the server was away.
+
+        Raises:
+            EngineError: it does not within a minute.
+        """
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            if gateway.is_ready(self.gateway.address):
+                return
+            time.sleep(0.01)
+        raise EngineError("gateway: it does not serve again after the server came back")
+
+    def recover(self, *options: str) -> str:
+        """Run the image's own `recover` command; what it said.
+
+        Raises:
+            EngineError: it failed.
+        """
+        done = subprocess.run(
+            [sys.executable, str(self._archive.resolve()), "recover", "--older-than", "0",
+             "--grace", str(RECOVER_GRACE_S), *options],
+            env={**os.environ, **self._described.environment}, capture_output=True, text=True,
+            timeout=120, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise EngineError(f"gateway: recover: {done.stderr.strip()[-500:]}")
+        return done.stdout
+
+    # ---- talking to it
+
+    def connection(self) -> Http:
+        """A kept connection of one client."""
+        return Http(self.gateway.address.port)
+
+    def call(self, method: str, path: str, body: Any = None) -> Answer:
+        """One request on a connection of its own; raises Gone."""
+        with Http(self.gateway.address.port) as connection:
+            return connection.call(method, path, body)
+
+    def counters(self) -> Any:
+        """The gateway's own counters."""
+        return self.call("GET", "/_refill/stats")[1]
+
+
+def _listens(address: Address) -> bool:
+    socket.create_connection((address.host, address.port), 1.0).close()
+    return True
+
+
+class Http:
+    """A kept connection that is made again after an error."""
+
+    def __init__(self, port: int) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=REQUEST_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close it."""
+        self._connection.close()
+
+    def call(self, method: str, path: str, body: Any = None) -> Answer:
+        """Make a request; a text body goes as it is.
+
+        Raises:
+            Gone: there was no answer.
+        """
+        data = body if isinstance(body, str | None) else json.dumps(body)
+        try:
+            self._connection.request(method, path, data, {"Content-Type": "application/json"})
+            response = self._connection.getresponse()
+            answer = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            raise Gone(str(error)) from error
+        return response.status, json.loads(answer) if answer else None
