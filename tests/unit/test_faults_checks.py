@@ -82,6 +82,10 @@ def test_the_longest_silence_counts_only_while_someone_waits() -> None:
     assert (found.at, found.seconds) == pytest.approx((0.3, 0.6))
     shuffled = longest_silence(asked[::-1], done[::-1])
     assert shuffled == found
+    # Another request waited since 0, though the one that was answered first had just been sent.
+    overtaken = longest_silence([5.0, 0.0], [5.5, 5.6])
+    assert overtaken is not None
+    assert (overtaken.at, overtaken.seconds) == pytest.approx((0.0, 5.5))
     assert longest_silence([], []) is None
     with pytest.raises(ValueError, match="NaN"):
         longest_silence([0.0], [float("nan")])
