@@ -12,6 +12,8 @@ def main(plan: dict[str, Any], files: Files, terminal: IO[str], log: IO[str]) ->
     """Measure, and say in the end what came of it."""
     progress = Progress(f"{plan['profile']}/{plan['image']}-{plan['n']}", terminal, log)
     record = measure(plan, files, progress)
+    for warning in record["warnings"]:
+        progress.say(f"note: {warning}")
     if record["valid"]:
         progress.say(f"{record['outcome']}: {files.record}")
         return

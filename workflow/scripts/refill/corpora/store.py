@@ -157,6 +157,10 @@ class Corpus:
         payload = None if self._payload is None else self._payload.rows(first, count)
         return self._vectors.rows(first, count), payload
 
+    def take(self, ids: Int64) -> Float32:
+        """Read the vectors of some points, ids ascending: (len(ids), dimension)."""
+        return self._vectors.take(ids)
+
     def batches(self, size: int, start: int = 0) -> Iterator[tuple[int, Float32, Payload | None]]:
         """Read all points from `start` on, `size` at a time: (first id, vectors, payloads)."""
         for first in range(start, self.points, size):

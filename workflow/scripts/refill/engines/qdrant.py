@@ -257,6 +257,20 @@ class Api:
         count = self._part(self.call("POST", path, {"exact": True}), "count", path)
         return int(count)
 
+    def exact_search(self, query: NDArray[np.float32], limit: int) -> tuple[int, bytes]:
+        """Search without an index; give status and body as they came, for the judge.
+
+        Raises:
+            EngineError: no answer.
+        """
+        body = {
+            "query": np.asarray(query, dtype=np.float32).tolist(),
+            "using": VECTOR,
+            "limit": limit,
+            "params": {"exact": True},
+        }
+        return self._exchange("POST", f"/collections/{COLLECTION}/points/query", body)
+
     def settings(self) -> dict[str, Any]:
         """Give the collection's optimizer and HNSW settings as the engine states them."""
         path = f"/collections/{COLLECTION}"

@@ -1,4 +1,4 @@
-"""The oracle's view of answers in an optimizer run: right shape, right ids, recall."""
+"""The oracle's view of answers in an optimizer run: right shape, right ids and scores, recall."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from refill.engines.qdrant import error_text, read_hits, without_key
 from refill.load.ledger import Judgement
 from refill.load.loops import Row
 from refill.oracle.recall import Truth
+from refill.oracle.scores import RightScores
 
 NOTHING = float("nan")
 
@@ -24,6 +25,7 @@ class OptimizerJudge:
         limit: hits asked for.
         best_is_low: whether a score is a distance (Euclid, Manhattan).
         key: the API key; it is taken out of everything that is kept of an answer.
+        scores: the right scores; None: scores are held to be of the right point.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class OptimizerJudge:
         limit: int,
         best_is_low: bool = False,
         key: str | None = None,
+        scores: RightScores | None = None,
     ) -> None:
         self.truth = truth
         self.deleted: frozenset[int] = frozenset()
@@ -40,6 +43,7 @@ class OptimizerJudge:
         self._limit = limit
         self._sign = -1.0 if best_is_low else 1.0
         self._key = key
+        self._scores = scores
 
     def __call__(self, row: Row) -> Judgement:
         """Give the status of an answered request, its hits, and its recall."""
@@ -68,11 +72,11 @@ class OptimizerJudge:
         except (ValueError, KeyError, TypeError):
             return Judgement("wrong", -1, NOTHING, f"not a search's answer: {row.body[:80]!r}")
         ids = [point for point, _ in hits]
-        if problem := self._problem(ids, [score for _, score in hits]):
+        if problem := self._problem(row.key, ids, [score for _, score in hits]):
             return Judgement("wrong", len(ids), NOTHING, problem)
         return Judgement("ok", len(ids), self.truth.recall(row.key, ids), "")
 
-    def _problem(self, ids: list[int], scores: list[float]) -> str | None:
+    def _problem(self, query: int, ids: list[int], scores: list[float]) -> str | None:
         if len(ids) > self._limit:
             return f"{len(ids)} hits, {self._limit} were asked for"
         if len(set(ids)) != len(ids):
@@ -85,4 +89,6 @@ class OptimizerJudge:
             return "scores are not in order"
         if back := self.deleted.intersection(ids):
             return f"deleted point {min(back)} came back"
+        if self._scores is not None:
+            return self._scores.problem(query, ids, [self._sign * score for score in scores])
         return None

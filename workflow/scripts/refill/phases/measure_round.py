@@ -39,6 +39,7 @@ from refill.phases.round_record import (
     profile_figures,
     raw_profile,
     resource_phases,
+    warned,
 )
 from refill.phases.round_run import WARM_UP, RoundRun
 from refill.phases.round_stack import GatewayStack, Parts
@@ -164,6 +165,7 @@ def _measure(
         "waited_for_machine_s": waited,
         "valid": not invalid,
         "invalid": invalid,
+        "warnings": warned(figures),
         "outcome": outcome,
         "corpus": {
             "name": documents.record["name"],

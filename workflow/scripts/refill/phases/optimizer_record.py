@@ -11,7 +11,11 @@ import pandas as pd
 from refill.load.ledger import latency_s
 from refill.phases.optimizer_run import Phase, Settings
 from refill.stats.quantiles import recall_summary, search_stats
+from refill.stats.silence import is_long, longest_silence
 from refill.stats.stationary import stationary
+
+# What a search without an index must find at least; float32 may swap neighbours of equal score.
+EXACT_RECALL = 0.99
 
 
 def phase_figures(
@@ -53,6 +57,10 @@ def phase_figures(
             block["upload"] = _upload(of_phase, points, settings)
         else:
             block |= _searched(phase, of_phase, polled, settings)
+            limit = settings.search["limit"]
+            block["short_though_visible"] = _short_though_visible(of_phase, polls, limit)
+        if phase.exact:
+            block["exact"] = phase.exact
         figures.append(block)
     return figures
 
@@ -95,6 +103,7 @@ def _searched(
     for loop in ("open", "closed"):
         of_loop = rows[rows["loop"] == loop]
         figures[loop] = _stats(of_loop, settings, _busy_s(of_loop)) if len(of_loop) else None
+    figures["silence"] = _silence(rows)
     answered = rows["status"].isin(["ok", "wrong"])
     figures["recall"] = recall_summary(rows.loc[answered, "recall"].to_numpy())
     if phase.drained_at is None:
@@ -102,6 +111,39 @@ def _searched(
         busy = int((polled["busy"] != "").sum())
         figures["stationary"] = stationary(closed["sent"].to_numpy(), latency_s(closed), busy)
     return figures
+
+
+def _silence(rows: pd.DataFrame) -> dict[str, Any] | None:
+    """Give the longest time without an answer, and how many requests of each loop waited it out.
+
+    A closed loop has one request that waited, an open one all that were planned meanwhile.
+    """
+    done = rows["done"].to_numpy(dtype=np.float64)
+    asked = done - latency_s(rows)
+    found = longest_silence(asked, done)
+    if found is None:
+        return None
+    waited = rows[(asked < found.at + found.seconds) & (done >= found.at + found.seconds)]
+    counts = {loop: int((waited["loop"] == loop).sum()) for loop in ("open", "closed")}
+    return {**found.plain(), "waited": counts}
+
+
+def _short_though_visible(rows: pd.DataFrame, polls: pd.DataFrame, limit: int) -> int:
+    """Count answers with fewer hits than were asked for while enough points were visible.
+
+    Only what the last poll before a search and the first one after it both say counts.
+    """
+    known = polls[(polls["error"] == "") & polls["visible"].notna()]
+    short = rows[rows["status"].isin(["ok", "wrong"]) & rows["hits"].between(0, limit - 1)]
+    if not len(known) or not len(short):
+        return 0
+    began = known["t"].to_numpy(dtype=np.float64)
+    ended = began + known["poll_ms"].to_numpy(dtype=np.float64) / 1e3
+    enough = np.append(known["visible"].to_numpy(dtype=np.float64) >= limit, False)
+    before = np.searchsorted(ended, short["sent"].to_numpy(), side="right") - 1
+    after = np.searchsorted(began, short["done"].to_numpy(), side="left")
+    # Place -1 and the place behind the last poll are the False at the end.
+    return int((enough[before] & enough[after]).sum())
 
 
 def _stats(rows: pd.DataFrame, settings: Settings, seconds: float) -> dict[str, Any]:
@@ -187,8 +229,9 @@ def judged(
                     f"{where}: {stats['timeout']} of {stats['n']} requests reached the limit; "
                     "they are in the quantiles as values of at least the limit"
                 )
-        if (reason := _sees_nothing(phase)) is not None:
-            invalid.append(f"{phase['name']}: {reason}")
+        invalid += [f"{phase['name']}: {reason}" for reason in _not_true(phase)]
+        if (silence := _stood_still(phase)) is not None:
+            warnings.append(f"{phase['name']}: {silence}")
         if "drain_s" in phase and phase["drain_s"] > 1.0 and not (phase["open"] or phase["closed"]):
             warnings.append(
                 f"{phase['name']}: {phase['drain_s']:.1f} s without a single search: raise "
@@ -197,6 +240,7 @@ def judged(
         steadiness = phase.get("stationary")
         if steadiness and not steadiness["ok"]:
             warnings.append(f"{phase['name']} was not steady: {steadiness['reason']}")
+    invalid += _outside_of_figures(phases, conservation.get("counts", {}))
     limited = [phase["name"] for phase in phases if phase.get("outcome") == "drain_limit"]
     if failure:
         return "failed", invalid, warnings
@@ -210,10 +254,67 @@ def judged(
     return ("failed" if invalid else "completed"), invalid, warnings
 
 
-def _sees_nothing(phase: Mapping[str, Any]) -> str | None:
-    """Say so when searches find nothing although the engine says that points are visible."""
+def _outside_of_figures(
+    phases: Sequence[Mapping[str, Any]], counts: Mapping[str, int]
+) -> list[str]:
+    """Say which bad answers no figure has: they came while the end of a drain was confirmed."""
+    found = []
+    for status, words in (("wrong", "answers are wrong"), ("error", "requests failed")):
+        inside = sum(
+            stats[status]
+            for phase in phases
+            for part in ("upload", "open", "closed")
+            if (stats := phase.get(part))
+            and (stats := stats["latency"] if part == "upload" else stats)
+        )
+        if (rest := counts.get(status, 0) - inside) > 0:
+            found.append(f"while the end of a drain was confirmed: {rest} {words}")
+    return found
+
+
+def _not_true(phase: Mapping[str, Any]) -> list[str]:
+    """Say what the searches of a phase show that cannot be true of an engine that holds all."""
+    found = []
     share = phase.get("visible_share")
     recall = (phase.get("recall") or {}).get("mean")
     if share and share["min"] > 0 and recall == 0.0:
-        return "no search found one right point, though the engine says that points are visible"
-    return None
+        found.append(
+            "no search found one right point, though the engine says that points are visible"
+        )
+    if short := phase.get("short_though_visible"):
+        found.append(
+            f"{short} answers hold fewer hits than were asked for, though the engine says that "
+            "enough points are visible"
+        )
+    exact = phase.get("exact")
+    if not exact:
+        return found
+    for status, words in (("wrong", "are wrong"), ("error", "failed")):
+        if exact[status]:
+            found.append(
+                f"{exact[status]} of {exact['queries']} searches without an index {words}: "
+                f"{exact['detail']}"
+            )
+    found_share = exact["recall_mean"]
+    if share and share["last"] >= 1 and found_share is not None and found_share < EXACT_RECALL:
+        found.append(
+            f"searches without an index find {found_share:.3f} of the nearest points, though the "
+            "engine says that all points are visible: it does not hold them all"
+        )
+    return found
+
+
+def _stood_still(phase: Mapping[str, Any]) -> str | None:
+    """Say so when the engine of a steady phase answered nothing for long."""
+    silence, closed, opened = phase.get("silence"), phase.get("closed"), phase.get("open")
+    p50_ms = (closed or opened or {}).get("p50_ms")
+    if "stationary" not in phase or not silence:
+        return None
+    if not is_long(silence["longest_s"], None if p50_ms is None else p50_ms / 1e3):
+        return None
+    waited = silence["waited"]
+    return (
+        f"no search was answered for {silence['longest_s']:.2f} s from {silence['at_s']:.2f} s on; "
+        f"{waited['open']} of the open loop and {waited['closed']} of the closed one waited, so "
+        "the closed loop's figures hide it"
+    )

@@ -22,16 +22,20 @@ from refill.engines.description import EngineError
 from refill.engines.qdrant import Api, SearchSource, UploadSource
 from refill.load.clients import Clients
 from refill.load.ledger import Ledger
-from refill.load.loops import Job
+from refill.load.loops import Job, Row
 from refill.load.worker import Done, Setup
+from refill.oracle.scores import RightScores
 from refill.phases.drain import Drain
 from refill.phases.judge import OptimizerJudge
 from refill.phases.polls import Poll, Polls
 from refill.progress import Progress
 from refill.runtimes.external import ExternalEngine
 from refill.runtimes.process import ProcessEngine
+from refill.stats.quantiles import recall_summary
 
 OPEN_CONNECTIONS = 16
+# Searches without an index after a steady phase: enough to see a missing part of the points.
+EXACT_SEARCHES = 20
 DELETE_BATCH = 1000
 
 
@@ -68,6 +72,7 @@ class Phase:
     drained_at: float | None = None
     outcome: str | None = None
     event: dict[str, Any] | None = None
+    exact: dict[str, Any] | None = None
     completed: dict[str, int] = field(default_factory=dict)
 
 
@@ -117,6 +122,7 @@ class OptimizerRun:
             settings.search["limit"],
             best_is_low,
             api.key,
+            RightScores(corpus),
         )
         self.ledger = Ledger(folder / "ledger", self.judge)
         self.polls = Polls(folder / "polls", api.state, engine.resources, self.now)
@@ -287,6 +293,38 @@ class OptimizerRun:
             "passes": steady["passes"],
             "queries": queries,
             "readable": self.api.count(),
+        }
+        phase.exact = self._exact_searches(phase.name)
+
+    def _exact_searches(self, phase: str) -> dict[str, Any]:
+        """Search some queries without an index, outside of all timing.
+
+        An index may miss neighbours, such a search must find all that are visible: what it does
+        not find the engine does not hold, whatever it counts.
+        """
+        queries = self.corpus.queries()
+        chosen = np.unique(np.linspace(0, len(queries) - 1, EXACT_SEARCHES).astype(int)).tolist()
+        counts, recalls = Counter({"ok": 0, "wrong": 0, "error": 0}), []
+        detail = ""
+        for query in chosen:
+            try:
+                http, body = self.api.exact_search(queries[query], self.settings.search["limit"])
+            except EngineError as error:
+                counts["error"] += 1
+                detail = detail or str(error)
+                continue
+            now = self.now()
+            judgement = self.judge(
+                Row(phase, "exact", -1, -1, query, now, now, now, "answered", http, body, "")
+            )
+            counts[judgement.status] += 1
+            detail = detail or judgement.detail
+            recalls.append(judgement.recall)
+        return {
+            "queries": len(chosen),
+            **counts,
+            "recall_mean": recall_summary(recalls)["mean"],
+            "detail": detail,
         }
 
     # ---- follow-up

@@ -16,6 +16,7 @@ from refill.phases.round_plan import Cell, Settings
 from refill.phases.round_run import Trial
 from refill.phases.round_stack import Moment
 from refill.stats.quantiles import search_stats
+from refill.stats.silence import is_long, longest_silence
 
 PROFILES = ("warm", "cold")
 # What a profile does not need of the common figures of a closed loop.
@@ -96,8 +97,37 @@ def _trial(
         "aof": growth(trial.before.aof, trial.after.aof),
         "resources": spent(trial.before, trial.after),
         "conservation": kept["checks"],
+        "silence": _silence(mine),
         "wrong": list(shown_wrong),
     }
+
+
+def _silence(rows: pd.DataFrame) -> dict[str, float] | None:
+    done = rows["done"].to_numpy(dtype=np.float64)
+    found = longest_silence(done - latency_s(rows), done)
+    return found.plain() if found else None
+
+
+def warned(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say in which trials nothing was answered for long: a closed loop's p95 hides a stall."""
+    found = []
+    for cell in cells:
+        for trial in cell["trials"]:
+            silence, p50_ms = trial["silence"], trial["stats"]["p50_ms"]
+            p50_s = None if p50_ms is None else p50_ms / 1e3
+            if silence and is_long(silence["longest_s"], p50_s):
+                found.append(
+                    f"{_where(cell)}, trial {trial['trial']}: no response came for "
+                    f"{silence['longest_s']:.2f} s from {silence['at_s']:.2f} s on; of a closed "
+                    f"loop only the {cell['clients']} requests that waited show it"
+                )
+    return found
+
+
+def _where(cell: Mapping[str, Any]) -> str:
+    clients = "client" if cell["clients"] == 1 else "clients"
+    place = f"{cell['profile']}, {cell['operation']}, {cell['engine']}"
+    return f"{place}, {cell['clients']} {clients}"
 
 
 def _unanswered(stats: Mapping[str, Any], cell: Cell) -> list[str]:
@@ -234,9 +264,7 @@ def judged(
         listed = ", ".join(f"{n} {status}" for status, n in bad.items())
         invalid.append(f"warm-up: {listed}")
     for cell in cells:
-        where = f"{cell['profile']}, {cell['operation']}, {cell['engine']}, {cell['clients']} "
-        where += "client" if cell["clients"] == 1 else "clients"
-        invalid += [f"{where}, {why}" for why in cell["invalid"]]
+        invalid += [f"{_where(cell)}, {why}" for why in cell["invalid"]]
     known = {why for cell in cells for t in cell["trials"] for why in t["invalid"]}
     invalid += [why for why in conserved["violations"] if why not in known]
     return ("failed" if failure else "completed"), invalid

@@ -255,7 +255,7 @@ def _round(record: Record) -> dict[str, Any]:
         "ended": record["ended_at"],
         "state": "completed" if record["valid"] else record["outcome"],
         "valid": record["valid"],
-        "why": "; ".join(record["invalid"][:5]) or "valid",
+        "why": "; ".join([*(record["invalid"][:5] or ["valid"]), *record.get("warnings", [])[:3]]),
         "requests": f"{counts['ok']:,} of {counts['issued']:,} right",
         "floor": text.number(record["driver"]["floor_p50_ms"]),
         "measured": f"{record['wall']['measured_s']:.1f} of {record['wall']['total_s']:.1f} s",

@@ -1,0 +1,1 @@
+"""The published logs of the optimizer benchmark, held to this project's statistics."""
