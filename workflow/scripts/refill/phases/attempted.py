@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from refill.batch_job import batch_job
 from refill.evidence.attempts import Attempt, link_all
 from refill.phases.lock import machine_lock
 from refill.processes import StoppedError, Watch
@@ -28,7 +29,8 @@ def attempted(
     Args:
         root: the working folder of the workflow.
         target: what is tried, such as `optimizers/A1/1`.
-        plan: of the job; its `code` and `scale` are the attempt's facts.
+        plan: of the job; its `code` and `scale` are the attempt's facts, and within a scheduler's job
+            which one.
         written: the files that `work` writes, the record among them.
         progress: told when the machine is waited for.
         work: takes the attempt and the seconds waited, and gives the record.
@@ -40,7 +42,10 @@ def attempted(
         StoppedError: the run was stopped; the attempt says so and no record is written.
     """
     with Watch(), machine_lock(progress.say) as waited:
-        attempt = Attempt.begin(root, target, {"code": plan["code"], "scale": plan["scale"]})
+        facts = {"code": plan["code"], "scale": plan["scale"]}
+        if (job := batch_job()) is not None:
+            facts["job"] = job.plain()
+        attempt = Attempt.begin(root, target, facts)
         try:
             record = work(attempt, waited)
         except StoppedError as stopped:
