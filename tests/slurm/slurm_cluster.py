@@ -1,4 +1,4 @@
-"""A real Slurm of Debian's packages on this machine: two pseudo-nodes, up for a test and gone after.
+"""A real Slurm of Debian's packages on this machine: two pseudo-nodes, gone after the test.
 
 Needs root and the packages slurm-wlm and munge. Everything lies in one temporary folder, but for
 /etc/slurm/slurm.conf, where the commands inside a job look; one that was there is put back.
@@ -29,8 +29,8 @@ CPUS = 2
 MEMORY_MB = 16000
 URGENT = "urgent"
 
-# The prolog gives each job what a real node gives it: a temporary folder of the node's own. The lock
-# is of the job's own, so that nothing but the scheduler keeps measurements apart.
+# The prolog gives each job what a real node gives it: a temporary folder of the node's own. The
+# lock is of the job's own, so that nothing but the scheduler keeps measurements apart.
 PROLOG = """\
 #!/bin/sh
 mkdir -p {folder}/$SLURMD_NODENAME/tmp
@@ -44,7 +44,7 @@ SlurmctldPort={port}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket,cred_expire=2
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 CredType=cred/munge
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -145,6 +145,10 @@ class SlurmCluster:
                 found.append(job)
         return found
 
+    def job(self, number: str) -> dict[str, str]:
+        """Give a job by its number."""
+        return next(job for job in self.jobs() if job["JobId"] == number)
+
     def job_of(self, rule: str) -> dict[str, str]:
         """Give the job of a rule that runs now; Snakemake names the rule in the comment."""
         assert wait_for(lambda: bool(self._running(rule)), 60, 0.2), self.jobs()
@@ -176,18 +180,21 @@ class SlurmCluster:
         # The daemon first, or it would tell of the end of the others.
         daemon.kill()
         daemon.wait()
-        for process in self._steps(node):
-            for child in [process, *process.children(recursive=True)]:
-                with suppress(psutil.NoSuchProcess):
-                    child.kill()
+        self._kill_steps(node)
+
+    def _kill_steps(self, node: str) -> None:
+        for step in self._steps(node):
+            with suppress(psutil.NoSuchProcess):
+                for process in [step, *step.children(recursive=True)]:
+                    with suppress(psutil.NoSuchProcess):
+                        process.kill()
 
     def _steps(self, node: str) -> list[psutil.Process]:
-        """Give the processes that hold a node's job steps; their parent is the node's daemon."""
-        spool = str(self.folder / node / "spool")
+        """Give the processes that hold a node's job steps, which outlive the node's daemon."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                if process.name() == "slurmstepd" and process.cwd().startswith(spool):
+                if process.name() == "slurmstepd" and process.cwd() == str(self.folder / node):
                     found.append(process)
         return found
 
@@ -241,9 +248,12 @@ class SlurmCluster:
 
     def _start(self, program: str, *arguments: str) -> None:
         name = f"slurmd-{arguments[-1]}" if program == "slurmd" else program
+        # A node's daemon and its job steps work in the node's own folder, and are told by it.
+        place = self.folder / arguments[-1] if program == "slurmd" else self.folder
         with (self.folder / f"{name}.out").open("ab") as output:
             daemon = subprocess.Popen(
                 [shutil.which(program) or program, *arguments],
+                cwd=place,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -257,7 +267,9 @@ class SlurmCluster:
 
     def _end(self, name: str, daemon: subprocess.Popen[bytes]) -> None:
         if name == "slurmctld" and daemon.poll() is None:
-            self._end_jobs()
+            # Their daemons would leave them.
+            for node in NODES:
+                self._kill_steps(node)
         if daemon.poll() is None:
             daemon.terminate()
             try:
@@ -265,15 +277,6 @@ class SlurmCluster:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
-
-    def _end_jobs(self) -> None:
-        """Kill what still runs in job steps: their daemons do not end them."""
-        for node in NODES:
-            for process in self._steps(node):
-                with suppress(psutil.NoSuchProcess):
-                    for child in [*process.children(recursive=True), process]:
-                        with suppress(psutil.NoSuchProcess):
-                            child.kill()
 
 
 def _put_back(before: bytes | None) -> None:

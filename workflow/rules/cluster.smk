@@ -1,4 +1,4 @@
-# On a cluster (`cluster` in the configuration) all rounds run on one node, the one that the scheduler
+# On a cluster (`node_cpus` in the configuration) all rounds run on one node, the one that the scheduler
 # gave to `pick_node`; a profile reads the name from their input `node`. Elsewhere there is no such
 # input, and this rule has no part in anything.
 ROUNDS_NODE = "results/cluster/rounds.node" if PLANS.node_cpus else []

@@ -96,9 +96,9 @@ def write_node(path: Path) -> str:
     job = batch_job()
     if job is None:
         raise NodeError(
-            "no cluster's job: a node is chosen for `cluster` in the configuration, so run "
-            "Snakemake with a profile that submits jobs (workflow/profiles/slurm), or take "
-            "`cluster` out"
+            "no cluster's job: a node is chosen because the configuration sets `node_cpus`, so run "
+            "Snakemake with a profile that submits jobs (workflow/profiles/slurm), or leave "
+            "`node_cpus` to such a profile"
         )
     write_bytes(path, f"{job.node}\n".encode())
     return job.node

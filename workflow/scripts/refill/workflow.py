@@ -100,8 +100,7 @@ class Plans:
     @property
     def node_cpus(self) -> int | None:
         """CPUs of a cluster's node; None where no cluster is configured."""
-        cluster = self.config.get("cluster")
-        return cluster["cpus"] if cluster else None
+        return self.config.get("node_cpus")
 
     @property
     def cpus(self) -> int:
@@ -259,6 +258,7 @@ class Plans:
             runs=self.optimizer_runs,
             rounds=self.rounds,
             expected=self._expected_rounds(),
+            machines=self.config.get("compare", {}).get("machines", "same"),
         )
 
     def manifest(self) -> dict[str, Any]:
@@ -275,6 +275,7 @@ class Plans:
             runs=self.optimizer_runs,
             rounds=self.rounds,
             expected=self._expected_rounds(),
+            machines=self.config.get("compare", {}).get("machines", "same"),
         )
 
     def _plan(self, script: str, read: Sequence[Path] = (), **values: Any) -> dict[str, Any]:

@@ -29,8 +29,8 @@ def attempted(
     Args:
         root: the working folder of the workflow.
         target: what is tried, such as `optimizers/A1/1`.
-        plan: of the job; its `code` and `scale` are the attempt's facts, and within a scheduler's job
-            which one.
+        plan: of the job; its `code` and `scale` are the attempt's facts, as is the scheduler's
+            job that this is, if any.
         written: the files that `work` writes, the record among them.
         progress: told when the machine is waited for.
         work: takes the attempt and the seconds waited, and gives the record.
