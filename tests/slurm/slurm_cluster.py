@@ -119,9 +119,11 @@ class SlurmCluster:
 
     # ---- what a test does with it
 
-    def run(self, *command: str) -> str:
+    def run(self, *command: str, cwd: Path | None = None) -> str:
         """Run one of Slurm's commands and give what it prints."""
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+        )
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout.strip()
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import statistics
 import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -293,7 +294,43 @@ def test_a_lost_node_is_a_died_attempt_and_the_job_runs_elsewhere(
     assert wait_for(lambda: cluster.states() == ["idle"] * len(NODES), 60, 0.2), cluster.states()
 
 
-# ---- other schedulers
+# ---- the other ways
+
+
+def submit(cluster: SlurmCluster, project: SlurmProject) -> str:
+    """Submit the script of README.md's second way, for one record, and give the job's number."""
+    text = (project.folder / "workflow/profiles/slurm/README.md").read_text()
+    script = text.split("```\n#!/bin/bash")[1].split("```")[0]
+    documented = ".venv/bin/snakemake --cores all all"
+    assert documented in script
+    ours = f"{sys.executable} -m snakemake --cores all {RECORD} --configfile test.yaml"
+    path = project.folder / "job.sh"
+    path.write_text("#!/bin/bash" + script.replace(documented, ours))
+    return cluster.run(
+        "sbatch", "--parsable", f"--chdir={project.folder}", "--output=job.txt",
+        str(path), cwd=project.folder,
+    )  # fmt: skip
+
+
+def test_one_allocation_runs_the_local_profile_and_goes_on_where_it_ended(
+    cluster: SlurmCluster, project: SlurmProject
+) -> None:
+    project.configure(LONG)
+    number = submit(cluster, project)
+    assert wait_for(lambda: "steady begins" in project.log("A2-1"), 240, 0.1), cluster.logs()
+    cluster.run("scancel", number)
+    assert wait_for(lambda: cluster.job(number)["JobState"] == "CANCELLED", 60, 0.2)
+    assert_only_an_attempt_is_left(cluster, project, cluster.job(number))
+
+    project.configure(SHORT)
+    number = submit(cluster, project)
+    assert wait_for(lambda: cluster.job(number)["JobState"] == "COMPLETED", 240, 0.5), (
+        project.folder / "job.txt"
+    ).read_text()
+    record = project.json(RECORD)
+    assert record["valid"]
+    assert record["host"]["node"] in NODES
+    assert outcomes(project) == ["interrupted", "completed"]
 
 
 def test_the_example_for_any_scheduler_submits_and_completes(project: SlurmProject) -> None:
