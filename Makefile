@@ -12,10 +12,10 @@ export PYTHONUNBUFFERED := 1
 export PYTHONPATH := $(CURDIR)/workflow/scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help all smoke proof verify pack test soak lint bench pin lock clean
+.PHONY: help all smoke proof verify pack test test-slurm soak lint bench pin lock clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 all: $(READY) ## Run everything at the default scale (about 12 minutes): results/report.html
 	$(SNAKEMAKE) all
@@ -37,6 +37,9 @@ pack: $(READY) ## Write one archive of the results that verifies elsewhere
 
 test: $(READY) ## Run the tests
 	$(BIN)/pytest
+
+test-slurm: $(READY) ## Set up a Slurm on this machine (root, packages slurm-wlm and munge), test, end it
+	$(BIN)/pytest -m slurm tests/slurm
 
 soak: $(READY) ## Run the long tests too (minutes)
 	$(BIN)/pytest -m soak

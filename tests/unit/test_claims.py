@@ -6,6 +6,7 @@ import pytest
 import yaml
 from refill.config.claims import check as check_claims
 from refill.report.claims import claims_table, identical_runs
+from refill.report.machine import allow
 from report_fixture import SHAPES, make_run
 
 ROOT = Path(__file__).parents[2]
@@ -125,6 +126,20 @@ def test_other_machines_and_other_code_are_neither_twins_nor_compared(
     found = row(records, claims, "A2-steady")
     assert found["verdict"] == "undecidable"
     assert found["why"].startswith(f"not comparable: the runs differ in {words}: measure them")
+
+
+def test_machines_that_may_be_compared_are_compared_and_the_note_says_so(records, claims):
+    for id_ in ("A2", "C2"):
+        named(records, id_)["host"] |= {"cpu": {"model": "Other"}}
+    told = allow(records, "any")
+    assert [r["id"] for r in identical_runs(told, ["A1", "C2"]).records] == ["A1", "C2"]
+    found = row(told, claims, "A2-steady")
+    assert found["verdict"] == "reproduced"
+    assert found["note"].endswith(
+        "measured on different machines (cpu.model), and compared because compare.machines is any"
+    )
+    # A claim about runs of one machine has no such note.
+    assert "different machines" not in row(told, claims, "B1-steady")["note"]
 
 
 def test_what_varies_on_one_machine_does_not_keep_runs_apart(records, claims):

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 from refill.evidence.hashes import sha256_file
+from refill.report.machine import allow
 from refill.report.page import ReportError, render, write
 from report_fixture import SHAPES, make_run, write_run
 
@@ -288,6 +289,18 @@ def test_runs_of_two_machines_are_not_shown_as_one_experiment(measured, claims):
     words = Page(html_of(runs, claims)).words
     assert "These runs differ in machine (kernel) and in code: beside one another" in words
     assert "Machine of A1, D1" in words
+
+
+def test_runs_of_two_machines_that_may_be_compared_say_so(measured, claims):
+    runs = copy.deepcopy(measured)
+    runs[1].record["host"] |= {"kernel": "7.0", "node": "n2"}
+    for run, told in zip(runs, allow([run.record for run in runs], "any"), strict=True):
+        run.record.update(told)
+    page = Page(html_of(runs, claims))
+    says = "measured on different machines (kernel), and compared because compare.machines is any"
+    assert f"These runs were {says}" in page.words
+    assert "not comparable" not in page.words
+    assert f"measured on n2: {runs[1].record['id']} {runs[1].record['repeat']}" in page.words
 
 
 def test_write_reads_the_files_that_records_name(measured, claims, tmp_path):

@@ -170,6 +170,10 @@ def spoil_machine(records: list[dict[str, Any]]) -> None:
     records[1]["host"] = {"cpu": {"model": "another"}, "warnings": ["busy"]}
 
 
+def spoil_node(records: list[dict[str, Any]]) -> None:
+    records[1]["host"] = {**records[1]["host"], "node": "n2"}
+
+
 def spoil_image(records: list[dict[str, Any]]) -> None:
     records[3]["engines"]["gateway"]["image"]["id"] = "sha256:third"
 
@@ -185,6 +189,7 @@ def spoil_presence(records: list[dict[str, Any]]) -> None:
         (spoil_outcome, "invalid: on-main/new-2 failed: valkey has ended"),
         (spoil_code, "invalid: the rounds differ in code: measure them anew"),
         (spoil_machine, "invalid: the rounds differ in machine (cpu.model): measure them anew"),
+        (spoil_node, "invalid: the rounds differ in node: measure them anew"),
         (spoil_image, "invalid: the rounds of old are of different images: measure them anew"),
         (spoil_presence, "not measured: no record of old-2"),
     ],

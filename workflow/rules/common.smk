@@ -27,7 +27,7 @@ with as_workflow_error():
 
 def all_cores(wildcards, input=None, attempt=None):
     """A measurement has the machine for itself, however many cores Snakemake was given."""
-    return workflow.cores or 1
+    return PLANS.node_cpus or workflow.cores or 1
 
 
 def one_of(names):

@@ -15,6 +15,8 @@ rule corpus:
     threads: all_cores
     resources:
         machine=1,
+        mem_mb=PLANS.corpus_needs.mem_mb,
+        runtime=PLANS.corpus_needs.runtime,
     params:
         plan=lambda w: PLANS.corpus(w.corpus),
     script:
@@ -32,6 +34,9 @@ rule documents:
     priority: BEFORE_ALL_MEASUREMENTS
     conda:
         "../../environment.yml"
+    resources:
+        mem_mb=2000,
+        runtime=30,
     params:
         plan=lambda w: PLANS.documents(w.corpus),
     script:

@@ -25,6 +25,8 @@ rule optimizer:
     threads: all_cores
     resources:
         machine=1,
+        mem_mb=PLANS.optimizer_needs.mem_mb,
+        runtime=PLANS.optimizer_needs.runtime,
     params:
         plan=lambda w: PLANS.optimizer(w.id, int(w.repeat)),
     script:

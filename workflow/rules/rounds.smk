@@ -7,6 +7,7 @@ rule round_on:
     input:
         corpus=DOCUMENT_RECORDS,
         images=IMAGE_RECORDS,
+        node=ROUNDS_NODE,
     output:
         record=report(
             "results/rounds/on-main/{image}-{n}.json",
@@ -28,6 +29,9 @@ rule round_on:
     threads: all_cores
     resources:
         machine=1,
+        session=1,
+        mem_mb=PLANS.round_needs.mem_mb,
+        runtime=PLANS.round_needs.runtime,
     params:
         plan=lambda w: PLANS.round("on-main", w.image, int(w.n)),
     script:

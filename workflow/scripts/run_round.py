@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import IO, Any
 
+from refill.batch_job import check_node
 from refill.edge import logged
 from refill.phases.measure_round import Files, measure
 from refill.progress import Progress
@@ -27,6 +28,8 @@ if __name__ == "__main__":
 
     smk: Any = snakemake  # type: ignore[name-defined]  # noqa: F821 - Snakemake puts it here
     with logged(smk.log[0]) as terminal:
+        if smk.input.node:
+            check_node(Path(smk.input.node))
         plan = dict(smk.params.plan)
         images = {Path(path).stem: Path(path) for path in smk.input.images}
         main(

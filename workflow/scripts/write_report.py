@@ -7,15 +7,17 @@ from refill.config import load_claims
 from refill.edge import logged
 from refill.evidence.attempts import list_attempts
 from refill.evidence.records import read_json
+from refill.report.machine import allow
 from refill.report.page import write
 from refill.report.rounds import Expected
 
 if __name__ == "__main__":
     smk: Any = snakemake  # type: ignore[name-defined]  # noqa: F821 - Snakemake puts it here
     with logged(smk.log[0]) as terminal:
+        records = [read_json(Path(path), "refill.optimizer-run/1") for path in smk.input.records]
         write(
             Path(),
-            [read_json(Path(path), "refill.optimizer-run/1") for path in smk.input.records],
+            allow(records, dict(smk.params.plan)["machines"]),
             load_claims(),
             Path(smk.output[0]),
             list_attempts(Path()),

@@ -6,6 +6,7 @@ from typing import Any
 from refill.config import load_claims
 from refill.edge import logged
 from refill.evidence.records import read_json
+from refill.report.machine import allow
 from refill.report.proofs import write_table as write_proofs_table
 from refill.report.rounds import Expected
 from refill.report.rounds import write_tables as write_round_tables
@@ -16,6 +17,7 @@ if __name__ == "__main__":
     with logged(smk.log[0]):
         claims, folder = load_claims(), Path(smk.output.optimizers).parent
         records = [read_json(Path(path), "refill.optimizer-run/1") for path in smk.input.records]
+        records = allow(records, dict(smk.params.plan)["machines"])
         write_tables(records, claims, folder)
         rounds = [read_json(Path(path), "refill.round/1") for path in smk.input.rounds]
         expected = Expected(**dict(smk.params.plan)["expected"])

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from refill import images
+from refill import images, needs
 from refill.config import (
     load_claims,
     load_images,
@@ -103,10 +103,37 @@ class Plans:
         self.optimizer_names = list(optimizers["runs"])
 
     @property
+    def node_cpus(self) -> int | None:
+        """CPUs of a cluster's node; None where no cluster is configured."""
+        return self.config.get("node_cpus")
+
+    @property
     def cpus(self) -> int:
-        """CPUs that the engine may use."""
+        """CPUs that the engine may use.
+
+        On a cluster those of the node: what the machine has on which Snakemake runs says nothing.
+        """
         given: int = self.config["qdrant"]["cpus"]
-        return given or len(os.sched_getaffinity(0))
+        return given or self.node_cpus or len(os.sched_getaffinity(0))
+
+    @property
+    def corpus_needs(self) -> needs.Need:
+        """Memory and time that the preparation of a corpus may take."""
+        return needs.corpus(self.config)
+
+    @property
+    def optimizer_needs(self) -> needs.Need:
+        """Memory and time that an optimizer run may take."""
+        return needs.optimizer(self.config)
+
+    @property
+    def round_needs(self) -> needs.Need:
+        """Memory and time that a round may take; a constant where none is configured."""
+        if not self.rounds:
+            return needs.one_round({"trials": 0, "clients": []}, 0, 0)
+        operations = len(self._operations.warm) + 1
+        limit_s = self.config["rounds"]["trial_limit_s"]
+        return needs.one_round(self.round_counts, operations, limit_s)
 
     def image(self, name: str) -> dict[str, Any]:
         """Give the plan of building an image."""
@@ -240,6 +267,7 @@ class Plans:
             runs=self.optimizer_runs,
             rounds=self.rounds,
             expected=self._expected_rounds(),
+            machines=self.config.get("compare", {}).get("machines", "same"),
         )
 
     def manifest(self, tables: Any, report: Any) -> dict[str, Any]:
@@ -264,6 +292,7 @@ class Plans:
             runs=self.optimizer_runs,
             rounds=self.rounds,
             expected=self._expected_rounds(),
+            machines=self.config.get("compare", {}).get("machines", "same"),
         )
 
     def _plan(self, script: str, read: Sequence[Path] = (), **values: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Facts about the machine that measured: what explains a figure, nothing that names a person.
 
-No user name, host name or absolute path is among them. What a container or another kernel does
-not show is null.
+No user name, host name or absolute path is among them, but on a cluster the node's name in its
+scheduler (`node`; null elsewhere). What a container or another kernel does not show is null.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from refill.batch_job import batch_job
 
 _CONTAINER_MARKS = (".dockerenv", "run/.containerenv")
 _HYPERVISORS = {
@@ -35,7 +37,9 @@ def host_facts(results: Path, root: Path = Path("/")) -> dict[str, Any]:
     last entry, `warnings`, says in sentences what makes figures unsteady (a busy machine, a
     governor that saves power, a virtual machine).
     """
+    job = batch_job()
     facts: dict[str, Any] = {
+        "node": job.node if job else None,
         "cpu": _cpu(root),
         "memory": {
             "total_bytes": psutil.virtual_memory().total,

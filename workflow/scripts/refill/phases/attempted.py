@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from refill.batch_job import batch_job
 from refill.evidence.attempts import Attempt, link_all
 from refill.phases.lock import machine_lock
 from refill.processes import StoppedError, Watch, snakemake_invocation
@@ -29,7 +30,7 @@ def attempted(
         root: the working folder of the workflow.
         target: what is tried, such as `optimizers/A1/1`.
         plan: of the job; its `code` and `scale` are the attempt's facts, beside which call of
-            Snakemake it was made in.
+            Snakemake it was made in and the scheduler's job that this is, if any.
         written: the files that `work` writes, the record among them.
         progress: told when the machine is waited for.
         work: takes the attempt and the seconds waited, and gives the record.
@@ -42,6 +43,8 @@ def attempted(
     """
     with Watch(), machine_lock(progress.say) as waited:
         facts = {"code": plan["code"], "scale": plan["scale"], "invocation": snakemake_invocation()}
+        if (job := batch_job()) is not None:
+            facts["job"] = job.plain()
         attempt = Attempt.begin(root, target, facts)
         try:
             record = work(attempt, waited)

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from refill.batch_job import scratch
 from refill.config import resolve_optimizers
 from refill.corpora.store import Corpus
 from refill.engines import qdrant
@@ -38,7 +39,6 @@ from refill.runtimes.external import ExternalEngine
 from refill.runtimes.process import ProcessEngine
 
 SCHEMA = "refill.optimizer-run/1"
-SCRATCH = Path("results/scratch")
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _measure(
     corpus = Corpus.open(files.corpus, verify=True)
     configuration = _configuration(plan, corpus)
     settings = _settings(plan, configuration["applied"])
-    host = host_facts(files.root)
+    host = host_facts(scratch(files.root))
     floor = measure_floor()
     failure: str | None = None
     identity: dict[str, Any] = {}
@@ -220,12 +220,12 @@ def _engine(
     given, cpus = plan["qdrant"], plan["cpus"]
     limit = given["start_timeout_s"]
     # One folder for each target, so that a rerun finds and removes what a killed run left.
-    scratch = files.root / SCRATCH / attempt.target.replace("/", "-")
+    data = scratch(files.root) / attempt.target.replace("/", "-")
     log = attempt.folder / "qdrant.log"
     if given.get("url"):
         return ExternalEngine(qdrant.external(limit), Address.from_url(given["url"]))
     if given.get("binary"):
-        return ProcessEngine(qdrant.server(Path(given["binary"]), cpus, limit), scratch, log)
+        return ProcessEngine(qdrant.server(Path(given["binary"]), cpus, limit), data, log)
     assert files.image is not None
     image = read_json(files.image, "refill.image/1")
     archive = files.root / image["archive"]
@@ -234,7 +234,7 @@ def _engine(
             f"{image['archive']} has the SHA-256 {found}, its record says {image['id']}: "
             f"delete {image['archive']} and run again"
         )
-    return ProcessEngine(qdrant.embedded(archive, cpus, limit), scratch, log)
+    return ProcessEngine(qdrant.embedded(archive, cpus, limit), data, log)
 
 
 def _engine_block(

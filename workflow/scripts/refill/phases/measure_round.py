@@ -17,6 +17,7 @@ from typing import Any
 
 import pandas as pd
 
+from refill.batch_job import scratch
 from refill.corpora.documents import Documents
 from refill.engines.description import EngineError
 from refill.evidence.attempts import Attempt
@@ -48,7 +49,6 @@ from refill.progress import Progress
 SCHEMA = "refill.round/1"
 PROFILE_SCHEMA = "refill.raw-profile/1"
 RESOURCES_SCHEMA = "refill.round-resources/1"
-SCRATCH = Path("results/scratch")
 INDEX = "flights"
 
 
@@ -114,9 +114,10 @@ def _measure(
     settings = _settings(plan, operations)
     name = f"{plan['profile']}/{plan['image']}-{plan['n']}"
     requests = RequestSet.build(operations, documents, plan["seed"], INDEX, name)
-    host, floor = host_facts(files.root), measure_floor()
+    data = scratch(files.root)
+    host, floor = host_facts(data), measure_floor()
     stack = GatewayStack(
-        _parts(plan, files), files.root / SCRATCH / attempt.target.replace("/", "-"), attempt.folder
+        _parts(plan, files), data / attempt.target.replace("/", "-"), attempt.folder
     )
     run = RoundRun(settings, requests, stack, attempt.folder, progress)
     failure: str | None = None

@@ -20,7 +20,7 @@ from refill.report.lookup import (
     phase_of,
     usable,
 )
-from refill.report.machine import differing, flat, lasting, mixed
+from refill.report.machine import differing, flat, lasting, mixed, noted
 from refill.stats.verdict import (
     CONTRADICTED,
     REPRODUCED,
@@ -116,7 +116,7 @@ def _claim_row(
         "engine": "; ".join(sorted({text.engine(r) for r in used})) or NOT_MEASURED,
         "recall": _beside(sides, records, _recall),
         "visible_share": _beside(sides, records, _visible),
-        "note": claim.get("note", ""),
+        "note": "; ".join(filter(None, (claim.get("note"), noted(used)))),
     }
     label = " (embedded engine)" if any(r["engine"]["embedded"] for r in used) else ""
     if claim["statistic"] == "optimizer_seen":

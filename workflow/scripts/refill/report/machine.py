@@ -2,22 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+SAME, ANY = "same", "any"
+"""Values of `compare.machines` in the configuration."""
 
 # What changes from run to run of one machine: the load and its warnings, what is free just now.
 _VARYING = ("load", "warnings")
 _VARYING_ENDS = ("available_bytes", "free_bytes")
+# A cluster's nodes of one hardware are as good as one machine, whatever they are called.
+_NAMES = ("node",)
+# Set in a record's host where the configuration allows any machine.
+_ALLOWED = "any_machine"
+# Nodes of one kind differ by what their firmware keeps for itself.
+_SAME_SIZE = 1.01
 
 
-def lasting(host: Mapping[str, Any]) -> dict[str, Any]:
+def described(host: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of a record's `host` that are the same in every run of one machine."""
     kept: dict[str, Any] = {}
     for key, value in host.items():
-        if key in _VARYING or key in _VARYING_ENDS:
+        if key in _VARYING or key in _VARYING_ENDS or key == _ALLOWED:
             continue
-        kept[key] = lasting(value) if isinstance(value, Mapping) else value
+        kept[key] = described(value) if isinstance(value, Mapping) else value
     return kept
+
+
+def lasting(host: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of a record's `host` that must be equal where runs are compared.
+
+    None of them must where `allow` was told so.
+    """
+    if host.get(_ALLOWED):
+        return {}
+    return {key: value for key, value in described(host).items() if key not in _NAMES}
+
+
+def allow(records: Sequence[Mapping[str, Any]], machines: str) -> list[dict[str, Any]]:
+    """Return records that compare as `compare.machines` of the configuration says.
+
+    With `any`, those of different machines are compared, and each then has a warning that says so.
+    """
+    if machines != ANY or not (names := _differing_machines(records)):
+        return [dict(record) for record in records]
+    says = across(names)
+    return [
+        {
+            **record,
+            "host": {**record["host"], _ALLOWED: True},
+            "warnings": [*record.get("warnings", []), says],
+        }
+        for record in records
+    ]
+
+
+def across(names: Sequence[str]) -> str:
+    """Say that machines differ in `names` and are compared all the same."""
+    return (
+        f"measured on different machines ({', '.join(names)}), and compared because "
+        "compare.machines is any"
+    )
+
+
+def noted(records: Sequence[Mapping[str, Any]]) -> str:
+    """Say that these records are compared across machines; empty when they are not."""
+    if not any(record["host"].get(_ALLOWED) for record in records):
+        return ""
+    names = _differing_machines(records)
+    return across(names) if names else ""
+
+
+def _differing_machines(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    hosts = [described(record["host"]) for record in records]
+    kept = [{key: value for key, value in host.items() if key not in _NAMES} for host in hosts]
+    return _unequal(kept)
+
+
+def _unequal(hosts: list[dict[str, Any]]) -> list[str]:
+    """Return in what hosts differ; memory and disks of nearly one size are equal."""
+    flats = [flat(host) for host in hosts]
+    found = []
+    for name in differing(list(hosts)):
+        values = [one.get(name) for one in flats]
+        sizes = [value for value in values if isinstance(value, int)]
+        nearly = len(sizes) == len(values) and max(sizes) <= _SAME_SIZE * min(sizes)
+        if not (name.endswith("total_bytes") and nearly):
+            found.append(name)
+    return found
 
 
 def flat(value: Any, where: str = "") -> dict[str, Any]:
@@ -42,7 +114,7 @@ def mixed(records: list[Mapping[str, Any]]) -> list[str]:
 
     Each is a part of a sentence: "machine (cpu.model)", "code".
     """
-    machine = differing([lasting(record["host"]) for record in records])
+    machine = _unequal([lasting(record["host"]) for record in records])
     found = [f"machine ({', '.join(machine)})"] if machine else []
     if len({record["code"] for record in records}) > 1:
         found.append("code")

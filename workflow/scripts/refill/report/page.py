@@ -16,7 +16,7 @@ from refill.evidence.hashes import sha256_file
 from refill.report import proofs_view, rounds_view, text, views
 from refill.report.claims import VERDICTS, claims_table, identical_runs
 from refill.report.lookup import figure, status_of, usable
-from refill.report.machine import lasting, mixed
+from refill.report.machine import described, mixed, noted
 from refill.report.plots import ACTIVITY, timeline, to_svg, trade_off
 from refill.report.rounds import NO_ROUNDS, Expected
 from refill.stats.verdict import Value
@@ -100,6 +100,8 @@ def render(
         bad=[(views.run_name(r, r["id"] in repeated), _problem(r)) for r in records if _problem(r)],
         not_asked_for=(manifest or {}).get("not_asked_for", []),
         mixed=mixed([r for r in records if usable(r)]),
+        across=noted([r for r in records if usable(r)]),
+        nodes=_nodes([*records, *rounds]),
         missing=[i for i in experiment["runs"] if i not in {r["id"] for r in records}],
         experiment=experiment,
         verdicts=[(name, verdicts.get(name, 0)) for name in VERDICTS],
@@ -226,9 +228,18 @@ def _hosts(records: Sequence[Record]) -> list[tuple[str, list[tuple[str, str]]]]
     """Return each distinct machine with the runs that it measured; what varies is left out."""
     hosts: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for record in records:
-        facts = tuple(views.flat(lasting(record.get("host", {}))))
+        facts = tuple(views.flat(described(record.get("host", {}))))
         hosts.setdefault(facts, []).append(str(record["id"]))
     return [(", ".join(dict.fromkeys(ids)), list(facts)) for facts, ids in hosts.items()]
+
+
+def _nodes(records: Sequence[Record]) -> list[tuple[str, str]]:
+    """Return (node, runs) for each node of a cluster that measured; [] where there was none."""
+    found: dict[str, list[str]] = {}
+    for record in records:
+        if node := record.get("host", {}).get("node"):
+            found.setdefault(node, []).append(f"{record['id']} {record['repeat']}")
+    return [(node, ", ".join(ids)) for node, ids in sorted(found.items())]
 
 
 def _host_warnings(records: Sequence[Record]) -> list[tuple[str, str]]:

@@ -162,6 +162,8 @@ def incomparable(records: Sequence[Record]) -> list[str]:
         "configuration": [r["configuration"] for r in records],
         "Qdrant": [r["engines"].get("qdrant") for r in records],
         "Valkey": [r["engines"].get("valkey") for r in records],
+        # Of a cluster: two nodes of one hardware are still two machines.
+        "node": [r["host"].get("node") for r in records],
     }
     names = [w for w, values in parts.items() if len({_canonical(v) for v in values}) > 1]
     for what in [*names, *mixed(list(records))]:

@@ -1,0 +1,115 @@
+"""The profiles of clusters: no measurement shares a node, nothing of the default is lost."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from project_copy import PROJECT
+from refill import needs
+from refill.config.load import load
+
+WORKFLOW = PROJECT / "workflow"
+CLUSTERS = {"slurm": "slurm_extra", "cluster-generic": "place"}
+
+
+def profile(name: str) -> dict[str, Any]:
+    value: dict[str, Any] = yaml.safe_load((WORKFLOW / f"profiles/{name}/config.yaml").read_text())
+    return value
+
+
+def rule_blocks() -> dict[str, str]:
+    """The text of each rule; one made from another (`use rule a as b`) has that one's before it."""
+    blocks: dict[str, str] = {}
+    for path in sorted((WORKFLOW / "rules").glob("*.smk")):
+        parts = re.split(
+            r"^\s*(?:use )?rule (\w+)(?: as (\w+) with)?:$", path.read_text(), flags=re.M
+        )
+        for name, made, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+            blocks[made or name] = (blocks[name] if made else "") + text
+    return blocks
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_every_rule_that_measures_has_its_node_alone(name: str) -> None:
+    blocks = rule_blocks()
+    measuring = {rule for rule, text in blocks.items() if "machine=1" in text}
+    assert {"optimizer", "round_on", "round_off"} <= measuring
+    given = profile(name)["set-resources"]
+    for rule in measuring | {"pick_node"}:
+        wanted = str(given.get(rule, {}).get(CLUSTERS[name]))
+        assert wanted.startswith("'--exclusive"), f"{name}: {rule}: {wanted}"
+        # What must run on the chosen node has it among its inputs.
+        assert ("--nodelist=' + open(input.node)" in wanted) == ("node=ROUNDS_NODE" in blocks[rule])
+    # One at a time: what is ordered.
+    assert profile(name)["resources"]["session"] == 1
+    assert all("session=1" in t for t in blocks.values() if "node=ROUNDS_NODE" in t)
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_every_rule_of_a_cluster_says_what_it_needs(name: str) -> None:
+    for rule, text in rule_blocks().items():
+        if "localrule: True" not in text:
+            assert "mem_mb=" in text, rule
+            assert "runtime=" in text, rule
+    assert set(profile(name)["set-resources"]) <= set(rule_blocks())
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_what_the_default_profile_sets_is_repeated(name: str) -> None:
+    mine, default = profile(name), profile("default")
+    for key, value in default.items():
+        if key == "resources":
+            assert set(value if isinstance(value, dict) else [value.split("=")[0]]) <= set(
+                mine[key]
+            )
+        else:
+            assert mine[key] == value
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("COMPLETED", "success"),
+        ("PENDING", "running"),
+        ("RUNNING", "running"),
+        ("COMPLETING", "running"),
+        ("TIMEOUT", "failed"),
+        ("NODE_FAIL", "failed"),
+        ("PREEMPTED", "failed"),
+        ("CANCELLED by 0", "failed"),
+        ("", "failed"),
+    ],
+)
+def test_the_status_of_a_job_in_the_words_of_snakemake(
+    tmp_path: Path, state: str, said: str
+) -> None:
+    for name, text in (("squeue", ""), ("sacct", state)):
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\necho '{text}'\n" if text else "#!/bin/sh\nexit 1\n")
+        program.chmod(0o755)
+    done = subprocess.run(
+        [WORKFLOW / "profiles/cluster-generic/status.sh", "12"],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"{said}\n"
+
+
+def test_needs_grow_with_what_is_measured() -> None:
+    base = PROJECT / "config/config.yaml"
+    default, paper = load(base), load(base, [PROJECT / "config/paper.yaml"])
+    # 10 s of upload, and twice a drain of 180 s, 5,000 closed and 1,000 open searches and a check.
+    assert needs.optimizer(default) == needs.Need(mem_mb=4171, runtime=36)
+    # 1.76 M vectors of 1,024 float32 are 7.2 GB; a drain may take two hours, and comes twice.
+    assert needs.optimizer(paper).mem_mb > 2 * 7200
+    assert needs.corpus(paper).mem_mb > 3 * 7200
+    assert needs.optimizer(paper).runtime > 240
+    counts = {"trials": 3, "clients": [1, 8]}
+    assert needs.one_round(counts, 6, 60).runtime == 3 * 2 * 6 + 10

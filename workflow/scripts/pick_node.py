@@ -1,0 +1,13 @@
+"""Choose the node of all rounds: the one that the scheduler gave this job (rule `pick_node`)."""
+
+from pathlib import Path
+from typing import Any
+
+from refill.batch_job import write_node
+from refill.edge import logged
+
+if __name__ == "__main__":
+    smk: Any = snakemake  # type: ignore[name-defined]  # noqa: F821 - Snakemake puts it here
+    with logged(smk.log[0]) as terminal:
+        node = write_node(Path(smk.output[0]))
+        print(f"pick_node: the rounds will run on {node}", file=terminal)
