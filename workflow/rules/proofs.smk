@@ -19,6 +19,9 @@ rule proof:
     threads: all_cores
     resources:
         machine=1,
+        mem_mb=3000,
+        # The full proof takes under 15 minutes on two cores that nobody else uses.
+        runtime=60,
     params:
         plan=PLANS.proof() if PLANS.proof_images else {},
     script:
