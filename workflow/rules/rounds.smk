@@ -1,6 +1,7 @@
-# The first experiment: one target for each round, in the order ABBA within each profile. A round has
-# all cores, the machine resource and a lock on the machine; unique priorities keep the order, and all
-# images and the documents are there before the first round begins.
+# The first experiment: one target for each round, block after block within each profile, in the
+# orders ABBA and BAAB in turn. A round has all cores, the machine resource and a lock on the machine;
+# unique priorities keep the order, and all images and the documents are there before the first round
+# begins.
 
 
 rule round_on:
@@ -21,7 +22,7 @@ rule round_on:
         "results/logs/rounds/on-main/{image}-{n}.log",
     wildcard_constraints:
         image="old|new",
-        n="[12]",
+        n=r"[1-9][0-9]*",
     priority: lambda w: PLANS.round_priority("on-main", w.image, int(w.n))
     conda:
         "../../environment.yml"

@@ -24,14 +24,12 @@ from refill.config.load import DOCUMENT_KINDS
 from refill.corpora.depth import truth_depth
 from refill.evidence.code import code_hash
 from refill.operations.catalog import load_operations
-from refill.phases.round_plan import plain
+from refill.phases.round_plan import order, plain
 
 FIRST_PRIORITY = 10_000
 FIRST_ROUND = 20_000
 # Nothing is built or fetched between two measurements.
 BEFORE_ALL_MEASUREMENTS = 30_000
-# A drift of the machine during a profile meets both images alike.
-ABBA = (("old", 1), ("new", 1), ("new", 2), ("old", 2))
 SECTIONS = ("upload", "search", "draining", "steady")
 
 
@@ -172,12 +170,14 @@ class Plans:
         return {**self._operations.counts, **self.config["rounds"]["counts"]}
 
     def _rounds(self) -> list[tuple[str, str, int]]:
-        """Give the rounds in their order: ABBA within each profile."""
-        wanted = self.config.get("rounds", {}).get("profiles", [])
-        return [(profile, image, n) for profile in wanted for image, n in ABBA]
+        """Give the rounds in their order: block after block within each profile."""
+        rounds = self.config.get("rounds", {})
+        ordered = order(rounds.get("blocks", 1))
+        return [(p, image, n) for p in rounds.get("profiles", []) for image, n in ordered]
 
     def _gateway_images(self) -> list[str]:
-        return list(self.config["rounds"]["images"].values()) if self.rounds else []
+        # In an A/A run both arms are one image.
+        return list(dict.fromkeys(self.config["rounds"]["images"].values())) if self.rounds else []
 
     def _expected_rounds(self) -> dict[str, Any]:
         """Give what the table of the rounds lists, measured or not."""
