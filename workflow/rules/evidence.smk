@@ -5,6 +5,7 @@ rule tables:
     input:
         records=OPTIMIZER_RECORDS,
         rounds=ROUND_RECORDS,
+        proofs=PLANS.proofs,
     output:
         rounds=report(
             "results/tables/rounds.csv",
@@ -25,6 +26,11 @@ rule tables:
             "results/tables/optimizer_phases.csv",
             category="Tables",
             caption="../report/phases_table.rst",
+        ),
+        verdicts=report(
+            "results/tables/optimizer_verdicts.csv",
+            category="Tables",
+            caption="../report/optimizer_verdicts_table.rst",
         ),
         claims=report(
             "results/tables/claims.csv",
@@ -67,6 +73,7 @@ rule report:
     input:
         records=OPTIMIZER_RECORDS,
         rounds=ROUND_RECORDS,
+        proofs=PLANS.proofs,
         files=[*OPTIMIZER_TABLES, *ROUND_FILES],
         tables=rules.tables.output,
         manifest="results/manifest.json",

@@ -61,3 +61,23 @@ ROUND_FILES = [
     for profile, image, n in PLANS.rounds
     for file in PLANS.round_files(profile)
 ]
+
+
+# Not part of `all`. With both arms of one image (config/aa.yaml) every difference is a false one;
+# with two images there is nothing to count, and no such target.
+if PLANS.one_image:
+
+    rule false_verdicts:
+        input:
+            rounds=ROUND_RECORDS,
+        output:
+            "results/tables/aa.csv",
+        log:
+            "results/logs/aa.log",
+        localrule: True
+        conda:
+            "../../environment.yml"
+        params:
+            plan=PLANS.false_verdicts(),
+        script:
+            "../scripts/count_false_verdicts.py"

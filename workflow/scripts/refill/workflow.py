@@ -77,6 +77,8 @@ class Plans:
         image = self.config["qdrant"].get("image")
         self.qdrant_images: list[str] = [image] if image else []
         self.rounds = self._rounds()
+        # A claim on the crash proof is decided where a proof is asked for.
+        self.proofs = ["results/proofs/aof.json"] if self.config.get("proof") else []
         self.images = [*self.qdrant_images, *self._gateway_images()]
         for name in self.images:
             images.check(project, name, self._entries, fetch=False)
@@ -191,6 +193,7 @@ class Plans:
             "clients": {**self._operations.counts, **rounds.get("counts", {})}["clients"],
             "engines": rounds.get("engines", []),
             "profiles": rounds.get("profiles", []),
+            **{key: rounds[key] for key in ("blocks", "margin", "images") if key in rounds},
         }
 
     def optimizer(self, name: str, repeat: int) -> dict[str, Any]:
@@ -232,6 +235,17 @@ class Plans:
             rounds=self.rounds,
             expected=self._expected_rounds(),
         )
+
+    @property
+    def one_image(self) -> bool:
+        """Whether both arms of the rounds are one image (A/A)."""
+        return len(self._gateway_images()) == 1
+
+    def false_verdicts(self) -> dict[str, Any]:
+        """Give the plan of counting the false verdicts of an A/A run."""
+        claims = self.project / "config" / "claims.yaml"
+        expected = self._expected_rounds()
+        return self._plan("count_false_verdicts.py", read=[claims], expected=expected)
 
     def manifest(self) -> dict[str, Any]:
         """Give the plan of the manifest."""

@@ -13,12 +13,14 @@ import pyarrow as pa
 from markupsafe import Markup
 
 from refill.evidence.hashes import sha256_file
-from refill.report import rounds_view, text, views
+from refill.report import rounds_view, text, verdicts_view, views
 from refill.report.claims import VERDICTS, claims_table, identical_runs
+from refill.report.gateway_claims import PROOF_SERVER
 from refill.report.lookup import figure, status_of, usable
 from refill.report.machine import lasting, mixed
 from refill.report.plots import ACTIVITY, timeline, to_svg, trade_off
 from refill.report.rounds import NO_ROUNDS, Expected
+from refill.stats.ratios import LEVEL
 from refill.stats.verdict import Value
 
 Record = Mapping[str, Any]
@@ -41,6 +43,7 @@ def write(
     manifest: Mapping[str, Any] | None = None,
     rounds: Sequence[Record] = (),
     expected: Expected = NO_ROUNDS,
+    proof: Mapping[str, Any] | None = None,
 ) -> None:
     """Read the ledger and polls of each record and write the page to `out`.
 
@@ -53,7 +56,7 @@ def write(
             _checked(project, record, name, part)
     ledgers = {_key(r): _read(project, r, "ledger") for r in records}
     polls = {_key(r): _read(project, r, "polls") for r in records}
-    page = render(records, ledgers, polls, claims, attempts, manifest, rounds, expected)
+    page = render(records, ledgers, polls, claims, attempts, manifest, rounds, expected, proof)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page, encoding="utf-8")
 
@@ -67,10 +70,12 @@ def render(
     manifest: Mapping[str, Any] | None = None,
     rounds: Sequence[Record] = (),
     expected: Expected = NO_ROUNDS,
+    proof: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the whole page. `ledgers` and `polls` are by (id, repeat).
 
-    `rounds` are the records of the gateway rounds, `expected` is what they were to measure.
+    `rounds` are the records of the gateway rounds, `expected` is what they were to measure, `proof`
+    is the record of the crash proof, None without one.
 
     A run without its tables has no picture, and the page says so. No records at all give a page
     that says that nothing was measured.
@@ -84,7 +89,7 @@ def render(
         lstrip_blocks=True,
     )
     experiment = claims["experiments"]["optimizers"]
-    table = claims_table(records, claims).astype(object)
+    table = claims_table(records, claims, rounds, expected, proof).astype(object)
     table = table.where(table.notna(), "")
     verdicts = Counter(table["verdict"])
     repeated = views.repeated_ids(records)
@@ -100,7 +105,13 @@ def render(
         missing=[i for i in experiment["runs"] if i not in {r["id"] for r in records}],
         experiment=experiment,
         verdicts=[(name, verdicts.get(name, 0)) for name in VERDICTS],
-        claims=table.to_dict("records"),
+        claims={
+            name: table[table["experiment"] == name].to_dict("records")
+            for name in claims["experiments"]
+        },
+        level=f"{LEVEL:.0%}",
+        proof_server=PROOF_SERVER,
+        comparisons=verdicts_view.comparisons(records, experiment["identical"]),
         identical=identical_runs(records, experiment["identical"]).sentence(),
         differ=views.why_absolute_values_differ(records, claims),
         tables=views.tables(records, claims),
