@@ -281,11 +281,9 @@ def _noise(
         got = [figure(r, statistic, where, loop) for r in of]
         return [value for value in got if isinstance(value, Value)]
 
-    groups = [values(same, phase.removeprefix("followup-"))]
     mine = [r for r in records if r["id"] == part["run"] and r not in same]
-    if mine:
-        groups.append(values(mine, phase))
-    return noise(groups, statistic not in SHARES)
+    identical = values(same, phase.removeprefix("followup-"))
+    return noise(identical, [values(mine, phase)], statistic not in SHARES)
 
 
 def _effect_text(span: Effect | None, statistic: str) -> str:

@@ -172,6 +172,7 @@ def _ratio(
     span = found.interval
     shown = text.interval(found.ratio, span)
     figures = f"{names[0]} {text.number(left)} against {names[1]} {text.number(right)} ms"
+    verdict = _SAYS[claim["direction"]].get(found.verdict, UNDECIDABLE)
     return {
         "measured": f"{figures}, ratio {shown}{_label(records)}",
         "measured_left": f"{left:.6g}",
@@ -180,8 +181,8 @@ def _ratio(
         "ratio_low": span.low if span else None,
         "ratio_high": span.high if span else None,
         "interval_level": span.level if span else None,
-        "verdict": _SAYS[claim["direction"]].get(found.verdict, UNDECIDABLE),
-        "why": f"{found.verdict}: {found.why}",
+        "verdict": verdict,
+        "why": found.why if verdict == UNDECIDABLE else f"{found.verdict}: {found.why}",
     }
 
 

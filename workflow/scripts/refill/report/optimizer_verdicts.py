@@ -130,11 +130,9 @@ def _decided(
     if not (values["left"] and values["right"]):
         return {"verdict": NOT_MEASURED, "why": "; ".join(dict.fromkeys(missing))}
     # Identical runs have no follow-up: their plain phase stands for its noise.
-    groups = [_values(same, phase.removeprefix("followup-"), statistic, loop)[0]]
-    for side, mine in sides.items():
-        if not any(r in same for r in mine):
-            groups.append(values[side])
-    spread = noise(groups, relative=True)
+    identical = _values(same, phase.removeprefix("followup-"), statistic, loop)[0]
+    repeats = [values[s] for s, mine in sides.items() if not any(r in same for r in mine)]
+    spread = noise(identical, repeats, relative=True)
     found = compare_runs(values["left"], values["right"], spread, margin)
     differ = mixed([r for mine in sides.values() for r in mine if usable(r)])
     if differ:

@@ -54,13 +54,20 @@ class Noise:
         return Floor(size, self.runs, self.relative, what="the noise")
 
 
-def noise(groups: Sequence[Sequence[Value]], relative: bool) -> Noise:
-    """Return the noise over groups of runs; the runs of a group are the same configuration."""
+def noise(same: Sequence[Value], repeats: Sequence[Sequence[Value]], relative: bool) -> Noise:
+    """Return the noise over runs that are the same configuration.
+
+    `same` are identical runs, perhaps under several names; each of `repeats` are the repeats of one
+    more configuration. Of these, what is only a bound (or 0, where a factor is formed) says nothing
+    on noise and is left out; among identical runs it leaves the noise unknown.
+    """
+    plain = [[v for v in group if not (v.bound or v.at_most)] for group in repeats]
+    groups = [same, *([v for v in group if v.value > 0 or not relative] for group in plain)]
     kept = [group for group in groups if len(group) > 1]
     runs = sum(len(group) for group in kept)
     if not kept:
-        most = max((len(group) for group in groups), default=0)
-        return Noise(None, 0, most, relative, f"{most} identical runs, at least 2 are needed")
+        why = f"{len(same)} identical runs, at least 2 are needed"
+        return Noise(None, 0, len(same), relative, why)
     values = [value for group in kept for value in group]
     if any(value.bound for value in values):
         why = "one of the identical runs is known as a lower bound only"
