@@ -12,7 +12,7 @@ export PYTHONUNBUFFERED := 1
 export PYTHONPATH := $(CURDIR)/workflow/scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help all smoke verify test soak lint bench pin lock clean
+.PHONY: help all smoke aa verify test soak lint bench pin lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,10 @@ all: $(READY) ## Run everything at the default scale (about 12 minutes): results
 smoke: $(READY) ## Run everything at a small scale (about 5 minutes): smoke/results/report.html
 	$(SNAKEMAKE) all --configfile config/smoke.yaml --directory smoke
 	@echo "The report: smoke/results/report.html"
+
+aa: $(READY) ## Run one image against itself and count false verdicts (about 5 minutes): aa/results/tables/aa.csv
+	$(SNAKEMAKE) results/tables/aa.csv --configfile config/aa.yaml --directory aa
+	@echo "The verdicts: aa/results/tables/aa.csv"
 
 verify: $(READY) ## Say whether every result is as it was (RESULTS=smoke/results for the smoke run)
 	$(BIN)/python -m refill.evidence verify $(RESULTS)/manifest.json

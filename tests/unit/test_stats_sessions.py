@@ -106,8 +106,9 @@ def test_sessions_are_stretches_in_order() -> None:
 
 def test_the_extract_is_in_the_order_of_measuring_and_of_one_image() -> None:
     def record(n: int, image: str, valid: bool = True) -> dict[str, Any]:
-        cell = {"profile": "cold", "operation": "o", "engine": "gateway", "clients": 1,
-                "requests": 200, "trials": [{"stats": {"p50_ms": n + 0.00004, "p95_ms": 9.0}}]}  # fmt: skip
+        trials = [{"stats": {"p50_ms": n + 0.00004, "p95_ms": 9.0}}]
+        cell = {"profile": "cold", "operation": "o", "engine": "gateway", "clients": 1}
+        cell |= {"requests": 200, "trials": trials}
         return {
             "valid": valid, "profile": "on-main", "started_at": f"2026-01-01T00:00:0{n}.000Z",
             "ended_at": "x", "cells": [cell],
