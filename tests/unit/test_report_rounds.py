@@ -177,6 +177,10 @@ def spoil_image(records: list[dict[str, Any]]) -> None:
     records[3]["engines"]["gateway"]["image"]["id"] = "sha256:third"
 
 
+def spoil_count(records: list[dict[str, Any]]) -> None:
+    records[2]["cells"][-1]["trials"].pop()
+
+
 def spoil_presence(records: list[dict[str, Any]]) -> None:
     del records[3]
 
@@ -189,6 +193,7 @@ def spoil_presence(records: list[dict[str, Any]]) -> None:
         (spoil_code, "invalid: the rounds differ in code: measure them anew"),
         (spoil_machine, "invalid: the rounds differ in machine (cpu.model): measure them anew"),
         (spoil_image, "invalid: the rounds of old are of different images: measure them anew"),
+        (spoil_count, "invalid: the rounds have [2, 3] trials: measure them anew"),
         (spoil_presence, "not measured: no record of old-2"),
     ],
 )

@@ -161,7 +161,7 @@ def status_of(key: CellKey, records: Sequence[Record], expected: Expected) -> st
         return f"{NOT_MEASURED}: no record of {', '.join(absent)}"
     reasons = [why for record in mine for why in _reasons(record, key)]
     if not reasons:
-        reasons = incomparable(mine)
+        reasons = [*incomparable(mine), *_unequal_trials(key, mine)]
     return f"invalid: {'; '.join(reasons)}" if reasons else "completed"
 
 
@@ -173,6 +173,12 @@ def _reasons(record: Record, key: CellKey) -> list[str]:
     if cell is None:
         return [f"{record['round']} has no such cell"]
     return [f"{record['round']}: {why}" for why in cell["invalid"]]
+
+
+def _unequal_trials(key: CellKey, records: Sequence[Record]) -> list[str]:
+    """Say when rounds have unequal numbers of trials: no resample treats them alike."""
+    counts = sorted({len(cell["trials"]) for r in records if (cell := cell_of(r, key))})
+    return [f"the rounds have {counts} trials: measure them anew"] if len(counts) > 1 else []
 
 
 def incomparable(records: Sequence[Record]) -> list[str]:
