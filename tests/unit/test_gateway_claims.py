@@ -161,6 +161,11 @@ def test_growth_of_the_log(records: list[dict[str, Any]]) -> None:
     assert found["verdict"] == "reproduced"
     assert found["measured"] == "9,000,000, 9,000,000 against 0, 0 bytes (embedded engine)"
     assert found["published"] == "9,103,721, 9,103,723 against 2,016, 2,016 bytes"
+    old = [r for r in records if r["round"].startswith("on-main/old")]
+    old[0]["profiles"][1]["aof"]["bytes"] = 0
+    assert row(records, "G-log-fills")["verdict"] == "undecidable"
+    old[1]["profiles"][1]["aof"]["bytes"] = 0
+    assert row(records, "G-log-fills")["verdict"] == "contradicted"
     assert row(records, "G-log-fills-nothing")["verdict"] == "reproduced"
     assert row(records, "G-log-warm-old")["verdict"] == "reproduced"
     new = [r for r in records if r["round"].startswith("on-main/new")]

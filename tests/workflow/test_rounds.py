@@ -187,17 +187,21 @@ def test_an_aa_run_measures_one_image_in_both_arms(project: Project) -> None:
         "profiles": ["on-main"],
         "images": dict.fromkeys(("old", "new"), "gateway-old"),
     }
-    config = yaml.safe_load((project.folder / "test.yaml").read_text()) | {"rounds": one}
-    (here / "aa.yaml").write_text(yaml.safe_dump(config))
-    code, text = project.run(
-        "results/tables/aa.csv", "--directory", "aa", "--configfile", "aa/aa.yaml"
-    )
+    settings = project.folder / "test.yaml"
+    good = settings.read_text()
+    settings.write_text(yaml.safe_dump(yaml.safe_load(good) | {"rounds": one}))
+    try:
+        code, text = project.run("results/tables/aa.csv", "--directory", "aa")
+    finally:
+        settings.write_text(good)
     assert code == 0, text
     table = pd.read_csv(here / "results/tables/aa.csv")
-    assert len(table) == 24
+    # A trial that the machine was too busy for is invalid, and its cell has no verdict.
+    assert 0 < len(table) <= 24
+    assert set(table["verdicts"]) == {len(table)}
     assert set(table["verdict"]) <= {"faster", "slower", "equivalent", "undecidable"}
     assert (table["false"] == table["verdict"].isin(["faster", "slower"])).all()
-    assert re.search(r"A/A: \d+ of 24 verdicts are false", text)
+    assert f"A/A: {table['false'].sum()} of {len(table)} verdicts are false" in text
     record = json.loads((here / "results/rounds/on-main/new-2.json").read_text())
     assert record["engines"]["gateway"]["image"]["name"] == "gateway-old"
     # With two images there is nothing to count.

@@ -246,8 +246,8 @@ def _judged(
 ) -> tuple[Verdict, Effect | None]:
     """Return the verdict, and the effect with its interval where one can be formed.
 
-    The effect must exceed the noise of both sides' phases, and its interval must leave no effect
-    out, for either verdict but undecidable.
+    The effect of the closest pair of repeats must exceed the noise of both sides' phases. Then no
+    resample of the repeats is without effect, so its interval is on one side too.
     """
     found = [_noise(claim, side, records, same, loop) for side in ("left", "right")]
     floors = [noise.floor(len(left), len(right)) for noise in found]
@@ -256,9 +256,6 @@ def _judged(
         return refused, None
     span = effect(left, right, found)
     verdict = judge(left, right, claim["direction"], floors)
-    if span and span.holds_none and verdict.verdict != UNDECIDABLE:
-        why = f"the {LEVEL:.0%} interval {span.low:.3g} to {span.high:.3g} holds no effect"
-        verdict = Verdict(UNDECIDABLE, why, verdict.effect, verdict.floor)
     return verdict, span
 
 
