@@ -94,11 +94,6 @@ class Effect:
     relative: bool
     method: str
 
-    @property
-    def holds_none(self) -> bool:
-        """Whether the interval holds the value that means no effect."""
-        return self.low <= (1.0 if self.relative else 0.0) <= self.high
-
 
 def effect(left: Sequence[Value], right: Sequence[Value], noises: Sequence[Noise]) -> Effect | None:
     """Return the effect with its interval, or None where a bound, a 0 or no noise forbids one.
