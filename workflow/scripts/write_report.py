@@ -22,6 +22,6 @@ if __name__ == "__main__":
             read_json(Path(smk.input.manifest)),
             [read_json(Path(path), "refill.round/1") for path in smk.input.rounds],
             Expected(**dict(smk.params.plan)["expected"]),
-            next((read_json(Path(p), "refill.proof/1") for p in smk.input.proofs), None),
+            [read_json(Path(path), "refill.proof/1") for path in smk.input.proofs],
         )
         print(f"report: {smk.output[0]}", file=terminal)

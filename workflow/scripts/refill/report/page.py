@@ -43,7 +43,7 @@ def write(
     manifest: Mapping[str, Any] | None = None,
     rounds: Sequence[Record] = (),
     expected: Expected = NO_ROUNDS,
-    proof: Mapping[str, Any] | None = None,
+    proofs: Sequence[Record] = (),
 ) -> None:
     """Read the ledger and polls of each record and write the page to `out`.
 
@@ -56,7 +56,7 @@ def write(
             _checked(project, record, name, part)
     ledgers = {_key(r): _read(project, r, "ledger") for r in records}
     polls = {_key(r): _read(project, r, "polls") for r in records}
-    page = render(records, ledgers, polls, claims, attempts, manifest, rounds, expected, proof)
+    page = render(records, ledgers, polls, claims, attempts, manifest, rounds, expected, proofs)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page, encoding="utf-8")
 
@@ -70,12 +70,12 @@ def render(
     manifest: Mapping[str, Any] | None = None,
     rounds: Sequence[Record] = (),
     expected: Expected = NO_ROUNDS,
-    proof: Mapping[str, Any] | None = None,
+    proofs: Sequence[Record] = (),
 ) -> str:
     """Return the whole page. `ledgers` and `polls` are by (id, repeat).
 
-    `rounds` are the records of the gateway rounds, `expected` is what they were to measure, `proof`
-    is the record of the crash proof, None without one.
+    `rounds` are the records of the gateway rounds, `expected` is what they were to measure;
+    `proofs` is the record of the AOF crash proof, if there is one.
 
     A run without its tables has no picture, and the page says so. No records at all give a page
     that says that nothing was measured.
@@ -89,7 +89,8 @@ def render(
         lstrip_blocks=True,
     )
     experiment = claims["experiments"]["optimizers"]
-    table = claims_table(records, claims, rounds, expected, proof).astype(object)
+    table = claims_table(records, claims, rounds, expected, next(iter(proofs), None))
+    table = table.astype(object)
     table = table.where(table.notna(), "")
     verdicts = Counter(table["verdict"])
     repeated = views.repeated_ids(records)
