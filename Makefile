@@ -12,7 +12,7 @@ export PYTHONUNBUFFERED := 1
 export PYTHONPATH := $(CURDIR)/workflow/scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help all smoke proof verify pack test test-slurm soak lint bench pin lock clean
+.PHONY: help all smoke proof aa verify pack test test-slurm soak lint bench pin lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,10 @@ smoke: $(READY) ## Run everything at a small scale (about 5 minutes): smoke/resu
 proof: $(READY) ## Run the AOF crash proof alone (about 8 minutes; as root with power cuts)
 	$(SNAKEMAKE) results/proofs/aof.json
 	@echo "The record: results/proofs/aof.json"
+
+aa: $(READY) ## Run one image against itself and count false verdicts (about 5 minutes): aa/results/tables/aa.csv
+	$(SNAKEMAKE) results/tables/aa.csv --configfile config/aa.yaml --directory aa
+	@echo "The verdicts: aa/results/tables/aa.csv"
 
 verify: $(READY) ## Say whether every result is as it was (RESULTS=smoke/results for the smoke run)
 	$(BIN)/python -m refill.evidence verify $(RESULTS)/manifest.json

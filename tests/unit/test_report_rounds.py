@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pandas as pd
 import pytest
 from refill.config import load_claims
 from refill.operations.catalog import load_operations
+from refill.phases.round_plan import order
+from refill.report.aa import aa_table, sentence
 from refill.report.page import render
 from refill.report.rounds import Expected, aof_table, rounds_table, write_tables
 from refill.report.rounds_view import section
@@ -72,7 +75,7 @@ def make_record(profile: str, image: str, n: int) -> dict[str, Any]:
         }
         for kind in (("warm", "cold") if serving else ("cold",))
     ]
-    place = ["old1", "new1", "new2", "old2"].index(f"{image}{n}")
+    place = order(2).index((image, n))
     return {
         "round": f"{profile}/{image}-{n}", "id": f"{profile}/{image}", "profile": profile,
         "image": image, "repeat": n, "valid": True, "invalid": [], "outcome": "completed",
@@ -178,6 +181,10 @@ def spoil_image(records: list[dict[str, Any]]) -> None:
     records[3]["engines"]["gateway"]["image"]["id"] = "sha256:third"
 
 
+def spoil_count(records: list[dict[str, Any]]) -> None:
+    records[2]["cells"][-1]["trials"].pop()
+
+
 def spoil_presence(records: list[dict[str, Any]]) -> None:
     del records[3]
 
@@ -191,6 +198,7 @@ def spoil_presence(records: list[dict[str, Any]]) -> None:
         (spoil_machine, "invalid: the rounds differ in machine (cpu.model): measure them anew"),
         (spoil_node, "invalid: the rounds differ in node: measure them anew"),
         (spoil_image, "invalid: the rounds of old are of different images: measure them anew"),
+        (spoil_count, "invalid: the rounds have [2, 3] trials: measure them anew"),
         (spoil_presence, "not measured: no record of old-2"),
     ],
 )
@@ -242,6 +250,121 @@ def test_files_hold_whole_numbers_whole(records: list[dict[str, Any]], tmp_path:
 
 def page(records: list[dict[str, Any]]) -> str:
     return render([], {}, {}, load_claims(), rounds=records, expected=EXPECTED)
+
+
+def test_a_cell_has_ratio_interval_verdict_and_drift(records: list[dict[str, Any]]) -> None:
+    found = cold(rounds_table(records, EXPECTED, PUBLISHED))
+    # Two rounds of old are 10 ms apart: nothing can be said.
+    assert found["p50_verdict"] == "undecidable"
+    assert found["p50_ratio_low"] < found["p50_ratio"] < found["p50_ratio_high"]
+    assert "would have been called" in found["p50_why"]
+    # Medians of old-1 and old-2: 4 + 4 + 10 and 4 + 4 + 20.
+    assert found["p50_drift_block"] == pytest.approx(28 / 18)
+    # p95 is 40 and 20 ms in every trial.
+    assert found["p95_verdict"] == "faster"
+    assert found["p95_drift_block"] == 1.0
+    assert (found["p95_mde_faster"], found["p95_mde_slower"]) == pytest.approx((1 / 1.05, 1.05))
+    assert (found["interval_method"], found["margin"], found["blocks"]) == ("exact", 0.05, 1)
+    warm = row(
+        rounds_table(records, EXPECTED, PUBLISHED),
+        operation="read-document", engine="gateway", clients=8,
+    )  # fmt: skip
+    assert warm["p95_verdict"] == "equivalent"
+
+
+def test_what_was_not_measured_or_invalid_is_so_in_the_verdict_too(
+    records: list[dict[str, Any]],
+) -> None:
+    table = rounds_table(records, EXPECTED, PUBLISHED)
+    native = row(table, profile="on-main", cell="cold", engine="opensearch", clients=1)
+    assert native["p50_verdict"] == "not measured"
+    assert native["p50_why"] == "opensearch is not in rounds.engines of the configuration"
+    spoil_trial(records)
+    spoilt = cold(rounds_table(records, EXPECTED, PUBLISHED))
+    assert (spoilt["p95_verdict"], spoilt["p95_why"]) == (
+        "invalid", "on-main/old-1: trial 1: 1 of 200 responses are wrong",
+    )  # fmt: skip
+
+
+def in_two_blocks() -> list[dict[str, Any]]:
+    return [
+        make_record(profile, image, n)
+        for profile in ("on-main", "off-control")
+        for image in ("old", "new")
+        for n in (1, 2, 3, 4)
+    ]
+
+
+def test_more_blocks_are_all_used_and_what_is_not_asked_for_is_not() -> None:
+    records = in_two_blocks()
+    two = replace(EXPECTED, blocks=2)
+    found = cold(rounds_table(records, two, PUBLISHED))
+    assert (found["old_trials"], found["new_trials"], found["responses"]) == (12, 12, 4800)
+    assert found["interval_method"] == "drawn"
+    assert cold(rounds_table(records, EXPECTED, PUBLISHED))["old_trials"] == 6
+    missing = [r for r in records if r["round"] != "on-main/new-3"]
+    assert cold(rounds_table(missing, two, PUBLISHED))["status"] == (
+        "not measured: no record of new-3"
+    )
+    log = aof_table(records, two, PUBLISHED)
+    assert len(log) == 24
+    assert log[log["n"] > 2]["published_growth_bytes"].isna().all()
+    assert log[log["n"] <= 2]["published_growth_bytes"].notna().all()
+
+
+def test_a_native_engine_is_a_drift_control_of_its_cell(records: list[dict[str, Any]]) -> None:
+    for record in records:
+        for cell in [c for c in record["cells"] if c["profile"] == "cold"]:
+            native = copy.deepcopy(cell) | {"engine": "opensearch"}
+            for trial in native["trials"]:
+                trial["stats"] |= {"p50_ms": 1.0, "p95_ms": 2.0 if record["image"] == "old" else 1}
+            record["cells"].append(native)
+    expected = replace(EXPECTED, engines=["gateway", "opensearch"])
+    table = rounds_table(records, expected, PUBLISHED)
+    found = cold(table)
+    assert found["p95_drift_controls"] == "opensearch 0.500"
+    assert found["p50_drift_controls"] == "opensearch 1.000"
+    # The control moved as much as the gateway.
+    assert found["p95_verdict"] == "undecidable"
+    assert "opensearch moved by 2.00x" in found["p95_why"]
+    native = row(table, profile="on-main", cell="cold", engine="opensearch", clients=8)
+    assert native["p95_ratio"] == 0.5
+    assert native["p95_verdict"] == "faster"
+    assert native["p95_drift_controls"] == ""
+
+
+def test_an_aa_run_counts_false_verdicts(records: list[dict[str, Any]]) -> None:
+    same = replace(EXPECTED, images={"old": "gateway-old", "new": "gateway-old"})
+    table = aa_table(records, same, PUBLISHED)
+    # 14 cells of the gateway at two quantiles; the cold p95 of both profiles and client counts is
+    # half of old's.
+    assert len(table) == 28
+    assert table["false"].sum() == 4
+    assert set(table[table["false"]]["quantile"]) == {"p95"}
+    assert set(table["false_verdicts"]) == {4}
+    assert sentence(table) == "A/A: 4 of 28 verdicts are false (14.3%)"
+    assert "Both arms are one image. A/A: 4 of 28 verdicts are false" in render(
+        [], {}, {}, load_claims(), rounds=records, expected=same
+    )
+    two = replace(EXPECTED, images={"old": "gateway-old", "new": "gateway-new"})
+    assert "verdicts are false" not in render(
+        [], {}, {}, load_claims(), rounds=records, expected=two
+    )
+    with pytest.raises(ValueError, match=r"config/aa\.yaml"):
+        aa_table(records, two, PUBLISHED)
+    with pytest.raises(ValueError, match="no cell was measured"):
+        aa_table([], same, PUBLISHED)
+
+
+def test_the_page_shows_verdict_words_beside_intervals(records: list[dict[str, Any]]) -> None:
+    html = page(records)
+    for word in ("faster", "equivalent", "undecidable"):
+        assert f'<span class="chip">{word}</span>' in html
+    assert "0.50 [0.50, 0.50]" in html
+    assert "called below" in html
+    assert "Drift is the last round of a block by its first" in html
+    # Engines that were not to be measured take no rows on the page.
+    assert html.count("is not in rounds.engines of the configuration") <= 4 * 2 + 8
 
 
 def test_the_page_shows_cells_rounds_log_and_picture(records: list[dict[str, Any]]) -> None:

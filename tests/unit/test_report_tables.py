@@ -106,7 +106,7 @@ def test_files_are_the_same_twice(records, claims, tmp_path):
         name: path.read_bytes() for name, path in write_tables(records, claims, tmp_path).items()
     }
     again = write_tables(list(reversed(records)), claims, tmp_path / "b")
-    assert set(first) == {"optimizers", "optimizer_phases", "claims"}
+    assert set(first) == {"optimizers", "optimizer_phases", "optimizer_verdicts", "claims"}
     assert {name: path.read_bytes() for name, path in again.items()} == first
 
 

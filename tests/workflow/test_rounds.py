@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -90,6 +92,13 @@ def test_the_tables_have_all_42_cells(project: Project) -> None:
     assert (ours["status"] == "completed").all()
     assert len(ours) == 14
     assert ours["p50_ratio"].notna().all()
+    for quantile in ("p50", "p95"):
+        assert (ours[f"{quantile}_ratio_low"] <= ours[f"{quantile}_ratio"]).all()
+        assert (ours[f"{quantile}_ratio"] <= ours[f"{quantile}_ratio_high"]).all()
+        decided = {"faster", "slower", "equivalent", "undecidable"}
+        assert set(ours[f"{quantile}_verdict"]) <= decided
+        assert ours[f"{quantile}_why"].str.contains("interval").all()
+        assert ours[f"{quantile}_drift_block"].notna().all()
     others = table[table["engine"] != "gateway"]
     assert others["status"].str.startswith("not measured: ").all()
     assert others["old_p50_ms"].isna().all()
@@ -98,6 +107,18 @@ def test_the_tables_have_all_42_cells(project: Project) -> None:
     cold = aof[(aof["profile"] == "on-main") & (aof["cell"] == "cold")]
     assert (cold[cold["image"] == "new"]["growth_bytes"] == 0).all()
     assert (cold[cold["image"] == "old"]["growth_bytes"] > 16 * 1000).all()
+
+
+def test_claims_of_both_experiments_are_decided_in_one_table(project: Project) -> None:
+    claims = pd.read_csv(project.folder / "results/tables/claims.csv").set_index("claim")
+    assert set(claims["experiment"]) == {"gateway", "optimizers"}
+    assert claims.loc["G-wrong", "verdict"] == "reproduced"
+    assert claims.loc["G-log-fills", "verdict"] == "reproduced"
+    assert "(embedded engine)" in claims.loc["G-cold-1-p50", "measured"]
+    assert claims.loc["A3-steady", "verdict"] == "not measured"
+    assert (claims["why"].str.len() > 0).all()
+    verdicts = pd.read_csv(project.folder / "results/tables/optimizer_verdicts.csv")
+    assert set(verdicts["verdict"]) == {"not measured"}
 
 
 def test_manifest_and_report_know_the_rounds(project: Project) -> None:
@@ -133,6 +154,59 @@ def test_one_round_reruns_alone(project: Project) -> None:
     after = {name: project.json(name)["attempt"] for name in ORDER}
     assert [name for name in ORDER if before[name] != after[name]] == [path]
     assert project.planned() == GATHERED
+
+
+def test_more_blocks_add_rounds_and_rerun_none(project: Project) -> None:
+    settings = project.folder / "test.yaml"
+    good = settings.read_text()
+    two = yaml.safe_load(good) | {"rounds": {**ROUNDS, "blocks": 2}}
+    settings.write_text(yaml.safe_dump(two))
+    try:
+        planned = project.planned()
+        _, text = project.run("all", "-n")
+    finally:
+        settings.write_text(good)
+    assert planned == {"round_on": 4, "round_off": 4, **GATHERED}
+    jobs = re.findall(r"wildcards: image=(\w+), n=(\d+)\s+priority: (\d+)", text)
+    assert {(image, n) for image, n, _ in jobs} == {(i, n) for i in ("old", "new") for n in "34"}
+    priorities = {int(priority): (image, n) for image, n, priority in jobs}
+    assert len(priorities) == 8
+    # The second block is turned round, in both profiles.
+    in_order = [priorities[p] for p in sorted(priorities, reverse=True)]
+    assert in_order == 2 * [("new", "3"), ("old", "3"), ("old", "4"), ("new", "4")]
+
+
+def test_an_aa_run_measures_one_image_in_both_arms(project: Project) -> None:
+    """In a folder of its own: its rounds are not those of the comparison."""
+    here = project.folder / "aa"
+    fetched = here / "results/downloads"
+    fetched.parent.mkdir(parents=True)
+    shutil.copytree(project.folder / "results/downloads", fetched)
+    one = {
+        **ROUNDS,
+        "profiles": ["on-main"],
+        "images": dict.fromkeys(("old", "new"), "gateway-old"),
+    }
+    settings = project.folder / "test.yaml"
+    good = settings.read_text()
+    settings.write_text(yaml.safe_dump(yaml.safe_load(good) | {"rounds": one}))
+    try:
+        code, text = project.run("results/tables/aa.csv", "--directory", "aa")
+    finally:
+        settings.write_text(good)
+    assert code == 0, text
+    table = pd.read_csv(here / "results/tables/aa.csv")
+    # A trial that the machine was too busy for is invalid, and its cell has no verdict.
+    assert 0 < len(table) <= 24
+    assert set(table["verdicts"]) == {len(table)}
+    assert set(table["verdict"]) <= {"faster", "slower", "equivalent", "undecidable"}
+    assert (table["false"] == table["verdict"].isin(["faster", "slower"])).all()
+    assert f"A/A: {table['false'].sum()} of {len(table)} verdicts are false" in text
+    record = json.loads((here / "results/rounds/on-main/new-2.json").read_text())
+    assert record["engines"]["gateway"]["image"]["name"] == "gateway-old"
+    # With two images there is nothing to count.
+    code, text = project.run("results/tables/aa.csv", "-n")
+    assert code != 0
 
 
 def test_a_change_of_the_gateway_reruns_the_rounds_and_no_optimizer(project: Project) -> None:

@@ -32,6 +32,11 @@ rule tables:
             category="Tables",
             caption="../report/phases_table.rst",
         ),
+        verdicts=report(
+            "results/tables/optimizer_verdicts.csv",
+            category="Tables",
+            caption="../report/optimizer_verdicts_table.rst",
+        ),
         claims=report(
             "results/tables/claims.csv",
             category="Tables",
@@ -56,7 +61,7 @@ rule manifest:
         files=[*OPTIMIZER_TABLES, *ROUND_FILES],
         images=IMAGE_RECORDS,
         corpora=[CORPUS_RECORD, *DOCUMENT_RECORDS],
-        tables=rules.tables.output,
+        tables=[*rules.tables.output, *FALSE_VERDICTS],
     output:
         "results/manifest.json",
     log:
@@ -65,7 +70,11 @@ rule manifest:
     conda:
         "../../environment.yml"
     params:
-        plan=lambda w: PLANS.manifest(rules.tables, rules.report),
+        plan=lambda w: PLANS.manifest(
+            rules.tables,
+            rules.report,
+            rules.false_verdicts if PLANS.one_image else None,
+        ),
     script:
         "../scripts/write_manifest.py"
 

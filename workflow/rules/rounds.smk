@@ -1,6 +1,7 @@
-# The first experiment: one target for each round, in the order ABBA within each profile. A round has
-# all cores, the machine resource and a lock on the machine; unique priorities keep the order, and all
-# images and the documents are there before the first round begins.
+# The first experiment: one target for each round, block after block within each profile, in the
+# orders ABBA and BAAB in turn. A round has all cores, the machine resource and a lock on the machine;
+# unique priorities keep the order, and all images and the documents are there before the first round
+# begins.
 
 
 rule round_on:
@@ -22,7 +23,7 @@ rule round_on:
         "results/logs/rounds/on-main/{image}-{n}.log",
     wildcard_constraints:
         image="old|new",
-        n="[12]",
+        n=r"[1-9][0-9]*",
     priority: lambda w: PLANS.round_priority("on-main", w.image, int(w.n))
     conda:
         "../../environment.yml"
@@ -64,3 +65,26 @@ ROUND_FILES = [
     for profile, image, n in PLANS.rounds
     for file in PLANS.round_files(profile)
 ]
+
+
+# With both arms of one image (config/aa.yaml) every difference is a false one; with two images there
+# is nothing to count, and no such target.
+if PLANS.one_image:
+
+    rule false_verdicts:
+        input:
+            rounds=ROUND_RECORDS,
+        output:
+            table="results/tables/aa.csv",
+        log:
+            "results/logs/aa.log",
+        localrule: True
+        conda:
+            "../../environment.yml"
+        params:
+            plan=PLANS.false_verdicts(),
+        script:
+            "../scripts/count_false_verdicts.py"
+
+
+FALSE_VERDICTS = [rules.false_verdicts.output.table] if PLANS.one_image else []

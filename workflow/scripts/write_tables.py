@@ -17,10 +17,10 @@ if __name__ == "__main__":
     with logged(smk.log[0]):
         claims, folder = load_claims(), Path(smk.output.optimizers).parent
         records = [read_json(Path(path), "refill.optimizer-run/1") for path in smk.input.records]
-        records = allow(records, dict(smk.params.plan)["machines"])
-        write_tables(records, claims, folder)
         rounds = [read_json(Path(path), "refill.round/1") for path in smk.input.rounds]
-        expected = Expected(**dict(smk.params.plan)["expected"])
-        write_round_tables(rounds, expected, claims["experiments"]["gateway"], folder)
         proofs = [read_json(Path(path), "refill.proof/1") for path in smk.input.proofs]
+        expected = Expected(**dict(smk.params.plan)["expected"])
+        records = allow(records, dict(smk.params.plan)["machines"])
+        write_tables(records, claims, folder, rounds, expected, next(iter(proofs), None))
+        write_round_tables(rounds, expected, claims["experiments"]["gateway"], folder)
         write_proofs_table(proofs, folder)

@@ -24,7 +24,7 @@ from refill.config.load import DOCUMENT_KINDS
 from refill.corpora.depth import truth_depth
 from refill.evidence.code import code_hash
 from refill.operations.catalog import load_operations
-from refill.phases.round_plan import plain
+from refill.phases.round_plan import order, plain
 
 FIRST_PRIORITY = 10_000
 FIRST_ROUND = 20_000
@@ -32,8 +32,6 @@ FIRST_ROUND = 20_000
 PROOF = 15_000
 # Nothing is built or fetched between two measurements.
 BEFORE_ALL_MEASUREMENTS = 30_000
-# A drift of the machine during a profile meets both images alike.
-ABBA = (("old", 1), ("new", 1), ("new", 2), ("old", 2))
 SECTIONS = ("upload", "search", "draining", "steady")
 
 
@@ -204,12 +202,14 @@ class Plans:
         return {**self._operations.counts, **self.config["rounds"]["counts"]}
 
     def _rounds(self) -> list[tuple[str, str, int]]:
-        """Give the rounds in their order: ABBA within each profile."""
-        wanted = self.config.get("rounds", {}).get("profiles", [])
-        return [(profile, image, n) for profile in wanted for image, n in ABBA]
+        """Give the rounds in their order: block after block within each profile."""
+        rounds = self.config.get("rounds", {})
+        ordered = order(rounds.get("blocks", 1))
+        return [(p, image, n) for p in rounds.get("profiles", []) for image, n in ordered]
 
     def _gateway_images(self) -> list[str]:
-        return list(self.config["rounds"]["images"].values()) if self.rounds else []
+        # In an A/A run both arms are one image.
+        return list(dict.fromkeys(self.config["rounds"]["images"].values())) if self.rounds else []
 
     def _expected_rounds(self) -> dict[str, Any]:
         """Give what the table of the rounds lists, measured or not."""
@@ -223,6 +223,7 @@ class Plans:
             "clients": {**self._operations.counts, **rounds.get("counts", {})}["clients"],
             "engines": rounds.get("engines", []),
             "profiles": rounds.get("profiles", []),
+            **{key: rounds[key] for key in ("blocks", "margin", "images") if key in rounds},
         }
 
     def proof(self) -> dict[str, Any]:
@@ -270,12 +271,28 @@ class Plans:
             machines=self.config.get("compare", {}).get("machines", "same"),
         )
 
-    def manifest(self, tables: Any, report: Any) -> dict[str, Any]:
-        """Give the plan of the manifest; `tables` and `report` are these rules."""
+    @property
+    def one_image(self) -> bool:
+        """Whether both arms of the rounds are one image (A/A)."""
+        return len(self._gateway_images()) == 1
+
+    def false_verdicts(self) -> dict[str, Any]:
+        """Give the plan of counting the false verdicts of an A/A run."""
+        claims = self.project / "config" / "claims.yaml"
+        expected = self._expected_rounds()
+        return self._plan("count_false_verdicts.py", read=[claims], expected=expected)
+
+    def manifest(self, tables: Any, report: Any, counted: Any = None) -> dict[str, Any]:
+        """Give the plan of the manifest; the arguments are the rules of other files.
+
+        `counted` is that of the false verdicts, where both arms are one image.
+        """
         written = [
             _written("write_tables.py", tables, self.tables()),
             _written("write_report.py", report, self.report()),
         ]
+        if counted is not None:
+            written.append(_written("count_false_verdicts.py", counted, self.false_verdicts()))
         return self._plan("write_manifest.py", config=self.config, written=written)
 
     def crate(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+CELL_KEYS = ("profile", "cell", "operation", "engine", "clients")
 LATENCIES = ("p50_ms", "p95_ms", "p99_ms", "max_ms", "mean_ms")
 
 
@@ -24,17 +25,54 @@ def check(claims: Mapping[str, Any]) -> list[str]:
             problems.append(f"{where}: the id stands twice; give each claim one of its own")
         seen.add(claim["id"])
         problems += [f"{where}: {p}" for p in _check_claim(claim, runs)]
-    return [*problems, *_check_cells(claims["experiments"]["gateway"]["figures"])]
+    gateway = claims["experiments"]["gateway"]
+    problems += _check_cells(gateway["figures"])
+    for claim in gateway["claims"]:
+        where = f"experiments.gateway.claims: {claim['id']}"
+        if claim["id"] in seen:
+            problems.append(f"{where}: the id stands twice; give each claim one of its own")
+        seen.add(claim["id"])
+        problems += [f"{where}: {p}" for p in _check_gateway_claim(claim, gateway)]
+    return problems
 
 
 def _check_cells(figures: Sequence[Mapping[str, Any]]) -> list[str]:
-    keys = ("profile", "cell", "operation", "engine", "clients")
-    names = [", ".join(str(figure[key]) for key in keys) for figure in figures]
+    names = [_named(figure) for figure in figures]
     return [
         f"experiments.gateway.figures: {name}: stands {n} times; keep one"
         for name, n in Counter(names).items()
         if n > 1
     ]
+
+
+def _check_gateway_claim(claim: Mapping[str, Any], gateway: Mapping[str, Any]) -> list[str]:
+    if "cell" in claim:
+        cell, quantile = claim["cell"], claim["quantile"]
+        cells = [cell]
+        if claim["statistic"] == "gateway_by_engine":
+            cells.append({**cell, "engine": "gateway"})
+        return [
+            f"cell: experiments.gateway.figures has no {quantile} of {_named(one)}"
+            for one in cells
+            if quantile not in (figure_of(gateway, one) or {})
+        ]
+    if claim["statistic"] == "log_growth" and ("right" in claim) == (claim["direction"] == "zero"):
+        return [
+            f"right: direction {claim['direction']} needs {'no' if 'right' in claim else 'a'} right"
+        ]
+    return []
+
+
+def figure_of(gateway: Mapping[str, Any], cell: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the published figures of a cell, named by `CELL_KEYS`; None where it has none."""
+    found: Mapping[str, Any] | None = next(
+        (f for f in gateway["figures"] if all(f[key] == cell[key] for key in CELL_KEYS)), None
+    )
+    return found
+
+
+def _named(cell: Mapping[str, Any]) -> str:
+    return ", ".join(str(cell[key]) for key in CELL_KEYS)
 
 
 def _check_claim(claim: Mapping[str, Any], runs: Mapping[str, Any]) -> list[str]:

@@ -8,6 +8,24 @@ from typing import Any
 
 from refill.operations.catalog import Operation, Operations
 
+# Two rounds of each arm make a block. A drift that is linear within a block meets both arms alike,
+# and since every second block is turned round, so does one that is the same in every block.
+ABBA = ("old", "new", "new", "old")
+BAAB = ("new", "old", "old", "new")
+
+
+def order(blocks: int) -> tuple[tuple[str, int], ...]:
+    """Give the rounds of a profile, (arm, number), in the order in which they run.
+
+    Odd blocks run ABBA, even ones BAAB. The rounds of an arm are numbered on, so block k holds the
+    numbers 2 k - 1 and 2 k of both, and more blocks leave the names of the first ones as they are.
+    """
+    return tuple(
+        (arm, 2 * block + number)
+        for block in range(blocks)
+        for arm, number in zip(BAAB if block % 2 else ABBA, (1, 1, 2, 2), strict=True)
+    )
+
 
 @dataclass(frozen=True)
 class Cell:

@@ -12,6 +12,7 @@ import pandas as pd
 from refill.config.claims import LATENCIES
 from refill.config.claims import published as published_figure
 from refill.report import text
+from refill.report.gateway_claims import gateway_rows
 from refill.report.lookup import (
     NOT_MEASURED,
     SHARES,
@@ -21,11 +22,13 @@ from refill.report.lookup import (
     usable,
 )
 from refill.report.machine import differing, flat, lasting, mixed, noted
+from refill.report.rounds import NO_ROUNDS, Expected
+from refill.stats.ratios import LEVEL
+from refill.stats.repeats import Effect, Noise, effect, noise
 from refill.stats.verdict import (
     CONTRADICTED,
     REPRODUCED,
     UNDECIDABLE,
-    Floor,
     Value,
     Verdict,
     judge,
@@ -39,8 +42,9 @@ VERDICTS = (REPRODUCED, CONTRADICTED, UNDECIDABLE, NOT_MEASURED)
 UNITS = {"drain_s": "s", "upload_s": "s", **dict.fromkeys(LATENCIES, "ms")}
 CLAIM_COLUMNS = (
     "experiment", "claim", "text", "compared", "published", "published_left", "published_right",
-    "published_spread", "measured", "measured_left", "measured_right", "effect", "noise_floor",
-    "verdict", "why", "open_loop", "recall", "visible_share", "scale", "engine", "note",
+    "published_spread", "measured", "measured_left", "measured_right", "ratio", "ratio_low",
+    "ratio_high", "interval_level", "effect", "noise_floor", "verdict", "why", "open_loop",
+    "recall", "visible_share", "scale", "engine", "note",
 )  # fmt: skip
 
 
@@ -80,19 +84,37 @@ def identical_runs(records: Sequence[Record], ids: Sequence[str]) -> Identical:
     return Identical(tuple(chosen), tuple(left_out))
 
 
-def claims_table(records: Sequence[Record], claims: Mapping[str, Any]) -> pd.DataFrame:
+def claims_table(
+    records: Sequence[Record],
+    claims: Mapping[str, Any],
+    rounds: Sequence[Record] = (),
+    expected: Expected = NO_ROUNDS,
+    proof: Mapping[str, Any] | None = None,
+) -> pd.DataFrame:
     """Return one row a claim: published, measured, verdict and why, on what it was measured.
 
-    Columns are `CLAIM_COLUMNS`. Latencies are compared in the loop of the published figure; the
-    same comparison in the open loop stands beside it. Repeats are listed, not averaged.
+    Columns are `CLAIM_COLUMNS`. Latencies of optimizer runs are compared in the loop of the
+    published figure; the same comparison in the open loop stands beside it. Repeats are listed, not
+    averaged. `ratio` is left / right with its interval; shares are compared by difference and have
+    theirs in `measured`.
+
+    Args:
+        records: of the optimizer runs.
+        claims: config/claims.yaml.
+        rounds: records of the gateway rounds.
+        expected: what the rounds were to measure.
+        proof: the crash proof's record, None without one.
     """
     experiment = claims["experiments"]["optimizers"]
     same = identical_runs(records, experiment["identical"])
-    rows = [
+    rows = gateway_rows(claims["experiments"]["gateway"], rounds, expected, proof)
+    rows += [
         {"experiment": "optimizers", **_claim_row(claim, records, same.records, experiment)}
         for claim in experiment["claims"]
     ]
-    return pd.DataFrame(rows, columns=list(CLAIM_COLUMNS))
+    table = pd.DataFrame(rows, columns=list(CLAIM_COLUMNS))
+    texts = ["published_spread", "open_loop", "recall", "visible_share", "note"]
+    return table.fillna(dict.fromkeys(texts, ""))
 
 
 def _claim_row(
@@ -154,14 +176,19 @@ def _decide(
         measured_ids = {r["id"] for r in records}
         absent = [claim[s]["run"] for s in ("left", "right") if claim[s]["run"] not in measured_ids]
         return _not_measured(missing, absent)
-    verdict = _comparable(claim, records) or judge(
-        left, right, claim["direction"], _floors(claim, same, loop)
-    )
-    measured = f"{_listed(left, statistic)} against {_listed(right, statistic)}{label}"
-    decided = _decided(verdict, measured) | {
+    verdict, span = _judged(claim, records, same, loop, left, right)
+    shown = f"{_listed(left, statistic)} against {_listed(right, statistic)}"
+    decided = _decided(verdict, f"{shown}{_effect_text(span, statistic)}{label}") | {
         "measured_left": _numbers(left),
         "measured_right": _numbers(right),
     }
+    if span and statistic not in SHARES:
+        decided |= {
+            "ratio": span.effect,
+            "ratio_low": span.low,
+            "ratio_high": span.high,
+            "interval_level": LEVEL,
+        }
     if missing:
         decided["why"] += f"; left out: {'; '.join(missing)}"
     if statistic in LATENCIES and loop == "closed":
@@ -186,11 +213,10 @@ def _open_loop(claim: Mapping[str, Any], records: Sequence[Record], same: Sequen
     left, right, missing = _values(claim, records, "open")
     if not left or not right:
         return f"{NOT_MEASURED}: {'; '.join(missing)}"
-    verdict = _comparable(claim, records) or judge(
-        left, right, claim["direction"], _floors(claim, same, "open")
-    )
+    verdict, span = _judged(claim, records, same, "open", left, right)
     statistic = claim["statistic"]
-    return f"{_listed(left, statistic)} against {_listed(right, statistic)}: {verdict.verdict}"
+    shown = f"{_listed(left, statistic)} against {_listed(right, statistic)}"
+    return f"{shown}{_effect_text(span, statistic)}: {verdict.verdict}"
 
 
 def _values(
@@ -210,15 +236,58 @@ def _values(
     return found["left"], found["right"], missing
 
 
-def _floors(claim: Mapping[str, Any], same: Sequence[Record], loop: str | None) -> list[Floor]:
-    """One floor a side: identical runs have no follow-up, so its phases use the plain ones."""
-    floors = []
-    for side in ("left", "right"):
-        phase = claim[side].get("phase", "").removeprefix("followup-")
-        got = [figure(r, claim["statistic"], phase, loop or claim[side].get("loop")) for r in same]
-        values = [value for value in got if isinstance(value, Value)]
-        floors.append(noise_floor(values, claim["statistic"] not in SHARES))
-    return floors
+def _judged(
+    claim: Mapping[str, Any],
+    records: Sequence[Record],
+    same: Sequence[Record],
+    loop: str | None,
+    left: Sequence[Value],
+    right: Sequence[Value],
+) -> tuple[Verdict, Effect | None]:
+    """Return the verdict, and the effect with its interval where one can be formed.
+
+    The effect of the closest pair of repeats must exceed the noise of both sides' phases. Then no
+    resample of the repeats is without effect, so its interval is on one side too.
+    """
+    found = [_noise(claim, side, records, same, loop) for side in ("left", "right")]
+    floors = [noise.floor(len(left), len(right)) for noise in found]
+    refused = _comparable(claim, records)
+    if refused:
+        return refused, None
+    span = effect(left, right, found)
+    verdict = judge(left, right, claim["direction"], floors)
+    return verdict, span
+
+
+def _noise(
+    claim: Mapping[str, Any],
+    side: str,
+    records: Sequence[Record],
+    same: Sequence[Record],
+    loop: str | None,
+) -> Noise:
+    """Return the noise of one side's statistic: identical runs, and the repeats of the side.
+
+    Identical runs have no follow-up, so its phases use the plain ones of theirs.
+    """
+    statistic, part = claim["statistic"], claim[side]
+    phase = part.get("phase", "")
+    loop = loop or part.get("loop")
+
+    def values(of: Sequence[Record], where: str) -> list[Value]:
+        got = [figure(r, statistic, where, loop) for r in of]
+        return [value for value in got if isinstance(value, Value)]
+
+    mine = [r for r in records if r["id"] == part["run"] and r not in same]
+    identical = values(same, phase.removeprefix("followup-"))
+    return noise(identical, [values(mine, phase)], statistic not in SHARES)
+
+
+def _effect_text(span: Effect | None, statistic: str) -> str:
+    if span is None:
+        return ""
+    name = "difference" if statistic in SHARES else "ratio"
+    return f", {name} {span.effect:.3g} [{span.low:.3g}, {span.high:.3g}]"
 
 
 def _decided(verdict: Verdict, measured: str) -> dict[str, Any]:

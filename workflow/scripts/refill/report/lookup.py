@@ -55,21 +55,22 @@ def figure(
     """Return one figure, or the reason in words why there is none.
 
     `statistic` is a latency or `recall_mean` (of `loop` in `phase`), `visible_share_min` (of
-    `phase`), `drain_s` (of the first draining) or `upload_s`. A drain shorter than the time
-    between two polls is known as at most that.
+    `phase`), `drain_s` (of the first draining, or of `followup-draining`) or `upload_s`. A drain
+    shorter than the time between two polls is known as at most that.
     """
     name = f"{record['id']} repeat {record['repeat']}"
     if not usable(record):
         return f"{name} is {status_of(record)}"
-    if statistic in ("drain_s", "upload_s"):
+    if statistic == "upload_s" or (statistic == "drain_s" and phase != "followup-draining"):
         phase = "draining" if statistic == "drain_s" else "upload"
     block = phase_of(record, phase or "")
     if block is None:
         return f"{name} has no phase {phase}"
     if statistic == "drain_s":
-        if record.get("drain_s") is None:
-            return f"{name} has no drain time"
-        resolved, drain = float(record["sampler"]["draining"]["poll_s"]), float(record["drain_s"])
+        measured = (block if phase == "followup-draining" else record).get("drain_s")
+        if measured is None:
+            return f"{name} has no drain time in {phase}"
+        resolved, drain = float(record["sampler"]["draining"]["poll_s"]), float(measured)
         if drain < resolved and block.get("outcome") != "drain_limit":
             return Value(resolved, at_most=True)
         return Value(drain, block.get("outcome") == "drain_limit")

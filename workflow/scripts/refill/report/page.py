@@ -13,12 +13,14 @@ import pyarrow as pa
 from markupsafe import Markup
 
 from refill.evidence.hashes import sha256_file
-from refill.report import proofs_view, rounds_view, text, views
+from refill.report import proofs_view, rounds_view, text, verdicts_view, views
 from refill.report.claims import VERDICTS, claims_table, identical_runs
+from refill.report.gateway_claims import PROOF_SERVER
 from refill.report.lookup import figure, status_of, usable
 from refill.report.machine import described, mixed, noted
 from refill.report.plots import ACTIVITY, timeline, to_svg, trade_off
 from refill.report.rounds import NO_ROUNDS, Expected
+from refill.stats.ratios import LEVEL
 from refill.stats.verdict import Value
 
 Record = Mapping[str, Any]
@@ -87,7 +89,8 @@ def render(
         lstrip_blocks=True,
     )
     experiment = claims["experiments"]["optimizers"]
-    table = claims_table(records, claims).astype(object)
+    table = claims_table(records, claims, rounds, expected, next(iter(proofs), None))
+    table = table.astype(object)
     table = table.where(table.notna(), "")
     verdicts = Counter(table["verdict"])
     repeated = views.repeated_ids(records)
@@ -105,7 +108,13 @@ def render(
         missing=[i for i in experiment["runs"] if i not in {r["id"] for r in records}],
         experiment=experiment,
         verdicts=[(name, verdicts.get(name, 0)) for name in VERDICTS],
-        claims=table.to_dict("records"),
+        claims={
+            name: table[table["experiment"] == name].to_dict("records")
+            for name in claims["experiments"]
+        },
+        level=f"{LEVEL:.0%}",
+        proof_server=PROOF_SERVER,
+        comparisons=verdicts_view.comparisons(records, experiment["identical"]),
         identical=identical_runs(records, experiment["identical"]).sentence(),
         differ=views.why_absolute_values_differ(records, claims),
         tables=views.tables(records, claims),

@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
+from refill.report.files import write_csv
 from refill.report.lookup import NOT_MEASURED
 from refill.report.machine import mixed
+from refill.report.rounds_verdicts import (
+    Trials,
+    compared,
+    decided,
+    undecided,
+    verdict_columns,
+)
+from refill.stats.ratios import MARGIN, Comparison
+from refill.stats.resampling import arm_median
 
 Record = Mapping[str, Any]
 
 ENGINES = ("gateway", "elasticsearch", "opensearch")
 IMAGES = ("old", "new")
-REPEATS = (1, 2)
 # Which raw profiles a round of a profile has: with the cache off nothing can be warm.
 PROFILES = {"on-main": ("warm", "cold"), "off-control": ("cold",)}
 QUANTILES = ("p50_ms", "p95_ms")
 
 ROUND_COLUMNS = (
     "profile", "cell", "operation", "title", "engine", "clients", "status",
-    "old_p50_ms", "new_p50_ms", "p50_ratio", "old_p95_ms", "new_p95_ms", "p95_ratio",
+    "old_p50_ms", "new_p50_ms", "p50_ratio", *verdict_columns("p50"),
+    "old_p95_ms", "new_p95_ms", "p95_ratio", *verdict_columns("p95"),
+    "interval_level", "interval_method", "margin", "blocks",
     "old_p50_low_ms", "old_p50_high_ms", "new_p50_low_ms", "new_p50_high_ms",
     "old_p95_low_ms", "old_p95_high_ms", "new_p95_low_ms", "new_p95_high_ms",
     "old_trials", "new_trials", "responses", "hit_ratio", "scale",
@@ -52,12 +62,23 @@ class Expected:
         clients: numbers of clients.
         engines: the engines that were to be measured.
         profiles: the profiles that were to be run.
+        blocks: blocks of each profile, each of two rounds of both images.
+        margin: share by which two medians may differ and be equivalent.
+        images: entries of config/images.yaml by arm; in an A/A run they are one.
     """
 
     operations: Mapping[str, Sequence[Mapping[str, Any]]]
     clients: Sequence[int]
     engines: Sequence[str]
     profiles: Sequence[str]
+    blocks: int = 1
+    margin: float = MARGIN
+    images: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of an image's rounds."""
+        return range(1, 2 * self.blocks + 1)
 
 
 NO_ROUNDS = Expected({"warm": (), "cold": ()}, (), (), ())
@@ -88,24 +109,29 @@ def cell_keys(expected: Expected) -> Iterator[CellKey]:
 def rounds_table(
     records: Sequence[Record], expected: Expected, published: Mapping[str, Any]
 ) -> pd.DataFrame:
-    """Return one row a cell: medians of the trials' p50 and p95 of both images, and their ratio.
+    """Return one row a cell: medians of the trials' p50 and p95 of both images, ratio and verdict.
 
-    Latencies in ms. A median is over all trials of both rounds of an image; `low` and `high` are
-    the lowest and highest of these trials. `ratio` is new by old. Of a cell that is invalid or was
-    not measured there are no figures, and its status says why. `published_*` are the source's.
+    Latencies in ms. A median is over all trials of all rounds of an image; `old_p50_low_ms` and the
+    like are the lowest and highest of these trials. `ratio` is new by old, its interval, verdict,
+    smallest detectable effects and drift are those of `refill.stats.ratios`. The rows of an engine
+    other than the gateway compare its rounds beside old with those beside new, and are a control.
+    Of a cell that is invalid or was not measured there are no figures, and its status says why.
+    `published_*` are the source's.
     """
     rows = []
     for key in cell_keys(expected):
         known = published_of(published, key)
         row: dict[str, Any] = {**vars(key), "status": status_of(key, records, expected)}
         if row["status"] == "completed":
-            row |= _measured(key, records)
+            row |= _measured(key, records, expected)
+        else:
+            row |= undecided("p50", row["status"]) | undecided("p95", row["status"])
         for name, pair in known.items():
             row |= {f"published_{image}_{name}": pair[image] for image in IMAGES}
             row[f"published_{name.removesuffix('_ms')}_ratio"] = pair["new"] / pair["old"]
         rows.append(row)
     table = pd.DataFrame(rows).reindex(columns=list(ROUND_COLUMNS))
-    return table.astype(dict.fromkeys(("old_trials", "new_trials", "responses"), "Int64"))
+    return table.astype(dict.fromkeys(("old_trials", "new_trials", "responses", "blocks"), "Int64"))
 
 
 def published_of(published: Mapping[str, Any], key: CellKey) -> dict[str, Mapping[str, float]]:
@@ -129,13 +155,13 @@ def status_of(key: CellKey, records: Sequence[Record], expected: Expected) -> st
         return f"{NOT_MEASURED}: {key.engine} is not in rounds.engines of the configuration"
     if key.profile not in expected.profiles:
         return f"{NOT_MEASURED}: {key.profile} is not in rounds.profiles of the configuration"
-    mine = [r for r in records if r["profile"] == key.profile]
-    absent = [f"{i}-{n}" for i in IMAGES for n in REPEATS if not _of(mine, i, n)]
+    mine = asked_for(records, key.profile, expected)
+    absent = [f"{i}-{n}" for i in IMAGES for n in expected.numbers if not _of(mine, i, n)]
     if absent:
         return f"{NOT_MEASURED}: no record of {', '.join(absent)}"
     reasons = [why for record in mine for why in _reasons(record, key)]
     if not reasons:
-        reasons = incomparable(mine)
+        reasons = [*incomparable(mine), *_unequal_trials(key, mine)]
     return f"invalid: {'; '.join(reasons)}" if reasons else "completed"
 
 
@@ -147,6 +173,12 @@ def _reasons(record: Record, key: CellKey) -> list[str]:
     if cell is None:
         return [f"{record['round']} has no such cell"]
     return [f"{record['round']}: {why}" for why in cell["invalid"]]
+
+
+def _unequal_trials(key: CellKey, records: Sequence[Record]) -> list[str]:
+    """Say when rounds have unequal numbers of trials: no resample treats them alike."""
+    counts = sorted({len(cell["trials"]) for r in records if (cell := cell_of(r, key))})
+    return [f"the rounds have {counts} trials: measure them anew"] if len(counts) > 1 else []
 
 
 def incomparable(records: Sequence[Record]) -> list[str]:
@@ -190,36 +222,74 @@ def cell_of(record: Record, key: CellKey) -> Mapping[str, Any] | None:
     return None
 
 
+def trials_by_round(
+    key: CellKey, records: Sequence[Record], image: str, quantile: str
+) -> list[list[float]]:
+    """Return one quantile of each trial of a cell, by round of an image in the order of `n`."""
+    mine = [r for r in records if r["profile"] == key.profile and r["image"] == image]
+    cells = [cell_of(record, key) for record in sorted(mine, key=lambda r: int(r["repeat"]))]
+    return [[float(t["stats"][quantile]) for t in cell["trials"]] for cell in cells if cell]
+
+
 def trial_values(key: CellKey, records: Sequence[Record], image: str, quantile: str) -> list[float]:
-    """Return one quantile of each trial of a cell, both rounds of an image, in their order."""
-    values = []
-    for n in REPEATS:
-        for record in _of([r for r in records if r["profile"] == key.profile], image, n):
-            cell = cell_of(record, key)
-            values += [t["stats"][quantile] for t in cell["trials"]] if cell else []
-    return values
+    """Return one quantile of each trial of a cell, all rounds of an image, in their order."""
+    return [value for trials in trials_by_round(key, records, image, quantile) for value in trials]
 
 
-def _measured(key: CellKey, records: Sequence[Record]) -> dict[str, Any]:
-    row: dict[str, Any] = {}
+def _measured(key: CellKey, records: Sequence[Record], expected: Expected) -> dict[str, Any]:
+    mine = asked_for(records, key.profile, expected)
+    row: dict[str, Any] = {"margin": expected.margin, "blocks": expected.blocks}
     for quantile in QUANTILES:
         short = quantile.removesuffix("_ms")
         for image in IMAGES:
-            values = trial_values(key, records, image, quantile)
-            # The usual median, the mean of the middle two of six, as in the source.
-            row[f"{image}_{quantile}"] = float(np.median(values))
+            values = trial_values(key, mine, image, quantile)
+            row[f"{image}_{quantile}"] = arm_median(trials_by_round(key, mine, image, quantile))
             row[f"{image}_{short}_low_ms"] = min(values)
             row[f"{image}_{short}_high_ms"] = max(values)
             row[f"{image}_trials"] = len(values)
-        row[f"{short}_ratio"] = row[f"new_{quantile}"] / row[f"old_{quantile}"]
-    mine = [r for r in records if r["profile"] == key.profile]
+        trials, controls = _judged(key, mine, expected, quantile)
+        row |= decided(short, trials, controls, expected.margin)
     cells = [cell for r in mine if (cell := cell_of(r, key)) is not None]
-    trials = [trial for cell in cells for trial in cell["trials"]]
-    row["responses"] = sum(trial["stats"]["n"] for trial in trials)
-    ratios = [t["hit_ratio"] for t in trials if t["hit_ratio"] is not None]
+    trials_of_all = [trial for cell in cells for trial in cell["trials"]]
+    row["responses"] = sum(trial["stats"]["n"] for trial in trials_of_all)
+    ratios = [t["hit_ratio"] for t in trials_of_all if t["hit_ratio"] is not None]
     row["hit_ratio"] = min(ratios, default=None)
     row["scale"] = mine[0]["scale"]
     return row
+
+
+def decided_cell(
+    key: CellKey, records: Sequence[Record], expected: Expected, quantile: str
+) -> tuple[Comparison, dict[str, float]]:
+    """Return the verdict on a completed cell, and the median of each image's trials in ms."""
+    mine = asked_for(records, key.profile, expected)
+    found = compared(*_judged(key, mine, expected, quantile), expected.margin)
+    return found, {i: arm_median(trials_by_round(key, mine, i, quantile)) for i in IMAGES}
+
+
+def _judged(
+    key: CellKey, records: Sequence[Record], expected: Expected, quantile: str
+) -> tuple[Trials, dict[str, Trials]]:
+    trials = {image: trials_by_round(key, records, image, quantile) for image in IMAGES}
+    return trials, _controls(key, records, expected, quantile)
+
+
+def _controls(
+    key: CellKey, records: Sequence[Record], expected: Expected, quantile: str
+) -> dict[str, Trials]:
+    """Return the trials of the same cell of each engine that no image is of, where it counts."""
+    found: dict[str, Trials] = {}
+    for engine in ENGINES:
+        other = replace(key, engine=engine)
+        if engine in (key.engine, "gateway") or status_of(other, records, expected) != "completed":
+            continue
+        found[engine] = {i: trials_by_round(other, records, i, quantile) for i in IMAGES}
+    return found
+
+
+def asked_for(records: Sequence[Record], profile: str, expected: Expected) -> list[Record]:
+    """Return the records of a profile that the blocks ask for; others can lie there too."""
+    return [r for r in records if r["profile"] == profile and r["repeat"] in expected.numbers]
 
 
 def aof_table(
@@ -233,22 +303,27 @@ def aof_table(
     rows = []
     for profile, cells in PROFILES.items():
         for image in IMAGES:
-            for n in REPEATS:
+            for n in expected.numbers:
                 mine = _of([r for r in records if r["profile"] == profile], image, n)
                 for cell in cells:
                     row = {"profile": profile, "image": image, "n": n, "cell": cell}
-                    growth = published["aof_growth_bytes"][_published_name(profile, cell)]
-                    row["published_growth_bytes"] = growth[image][n - 1]
+                    growth = published_log_growth(published, profile, cell)[image]
+                    # The source has one block.
+                    if n <= len(growth):
+                        row["published_growth_bytes"] = growth[n - 1]
                     rows.append(row | _aof_row(mine, cell, profile, expected))
     table = pd.DataFrame(rows).reindex(columns=list(AOF_COLUMNS))
     # Whole numbers stay whole beside rows that have none.
     return table.astype(dict.fromkeys(_WHOLE, "Int64"))
 
 
-def _published_name(profile: str, cell: str) -> str:
-    if cell == "warm":
-        return "warm"
-    return "cold_enabled" if profile == "on-main" else "cold_disabled"
+def published_log_growth(
+    published: Mapping[str, Any], profile: str, cell: str
+) -> Mapping[str, Sequence[int]]:
+    """Return by image what the log grew by in each published round, in bytes."""
+    name = "warm" if cell == "warm" else f"cold_{'en' if profile == 'on-main' else 'dis'}abled"
+    growth: Mapping[str, Sequence[int]] = published["aof_growth_bytes"][name]
+    return growth
 
 
 def _aof_row(mine: Sequence[Record], cell: str, profile: str, expected: Expected) -> dict[str, Any]:
@@ -286,7 +361,7 @@ def write_tables(
     }
     paths = {name: folder / f"{name}.csv" for name in tables}
     for name, table in tables.items():
-        table.to_csv(paths[name], index=False, lineterminator="\n", float_format="%.6g")
+        write_csv(table, paths[name])
     return paths
 
 

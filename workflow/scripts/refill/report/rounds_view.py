@@ -8,7 +8,9 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from refill.phases.round_plan import order
 from refill.report import text
+from refill.report.aa import aa_rows, arms_differ, sentence
 from refill.report.lookup import NOT_MEASURED
 from refill.report.plots import to_svg
 from refill.report.rounds import (
@@ -23,7 +25,9 @@ from refill.report.rounds import (
     trial_values,
 )
 from refill.report.rounds_plot import trial_plot
+from refill.report.verdicts_view import detectable, ratio_text, rows_of, verdict_cell
 from refill.report.views import Cell, Table
+from refill.stats.ratios import VERDICTS as DECIDED
 
 Record = Mapping[str, Any]
 
@@ -53,10 +57,15 @@ def section(
         "records": ordered,
         "title": published["title"],
         "summary": _summary(table),
+        "verdicts": _verdicts(table),
+        "aa": _false_verdicts(records, expected, published),
+        "order": [f"{image}-{n}" for image, n in order(expected.blocks)],
+        "margin": f"{expected.margin:.0%}",
+        "controls": [engine for engine in expected.engines if engine != "gateway"],
         "engines": _engines(ordered),
         "embedded": any(r["engines"].get("qdrant", {}).get("embedded") for r in ordered),
         "images": _images(ordered),
-        "cells": _cell_tables(table),
+        "cells": _cell_tables(table, expected),
         "pictures": _pictures(records, expected, published, table),
         "aof": _aof(aof_table(records, expected, published)),
         "rounds": [_round(record) for record in ordered],
@@ -70,6 +79,23 @@ def _summary(table: pd.DataFrame) -> list[tuple[str, int]]:
     """Return how many cells are completed, invalid, not measured."""
     kinds = [_kind(status) for status in table["status"]]
     return [(name, kinds.count(name)) for name in ("completed", "invalid", NOT_MEASURED)]
+
+
+def _verdicts(table: pd.DataFrame) -> list[tuple[str, int]]:
+    """Return how often each verdict was given on the gateway, over p50 and p95 of all cells."""
+    ours = table[table["engine"] == "gateway"]
+    given = [*ours["p50_verdict"], *ours["p95_verdict"]]
+    return [(name, given.count(name)) for name in DECIDED if name in given]
+
+
+def _false_verdicts(
+    records: Sequence[Record], expected: Expected, published: Mapping[str, Any]
+) -> str:
+    """Return how many verdicts of an A/A run are false; nothing in any other."""
+    if not expected.images or arms_differ(expected) or not records:
+        return ""
+    table = aa_rows(records, expected, published)
+    return f"Both arms are one image. {sentence(table)}." if len(table) else ""
 
 
 def _kind(status: str) -> str:
@@ -109,13 +135,17 @@ def _differs(block: Mapping[str, Any] | None) -> str:
     return f"differs from {block['image']} in {', '.join(block['files'])} alone"
 
 
-def _cell_tables(table: pd.DataFrame) -> list[Table]:
-    """Return one table a profile and cell kind: old, new and their ratio, at p50 and p95."""
+def _cell_tables(table: pd.DataFrame, expected: Expected) -> list[Table]:
+    """Return one table a profile and cell kind: old, new, ratio and verdict, at p50 and p95.
+
+    Engines that were not to be measured stand in a note; their rows are in the CSV file.
+    """
     tables = []
     for profile, cells in PROFILES.items():
         for cell in cells:
             part = table[(table["profile"] == profile) & (table["cell"] == cell)]
-            rows = [_cell_row(row) for row in _rows(part)]
+            asked = part["engine"].isin(["gateway", *expected.engines])
+            rows = [_cell_row(row) for row in rows_of(part[asked])]
             name = f"{cell.capitalize()}, {_NAMES[profile]}"
             reasons = [s for s in part["status"] if _kind(s) == NOT_MEASURED]
             tables.append(
@@ -123,11 +153,12 @@ def _cell_tables(table: pd.DataFrame) -> list[Table]:
                     f"rounds-{profile}-{cell}",
                     name,
                     f"{_LEADS[cell]} Each figure is the median over all trials of that trial's "
-                    "quantile; their lowest and highest stand in results/tables/rounds.csv.",
-                    [("", 2), ("p50, ms", 3), ("p95, ms", 3), ("", 1)],
+                    "quantile; their lowest and highest, and the reason of each verdict, stand in "
+                    "results/tables/rounds.csv.",
+                    [("", 2), ("p50, ms", 5), ("p95, ms", 5), ("", 1)],
                     [
-                        "operation", "clients", "old", "new", "new / old", "old", "new",
-                        "new / old", "hit ratio",
+                        "operation", "clients",
+                        *(("old", "new", "new / old", "verdict", "drift") * 2), "hit ratio",
                     ],
                     rows,
                     [f"{reason.capitalize()}." for reason in dict.fromkeys(reasons)],
@@ -156,8 +187,17 @@ def _cell_row(row: Mapping[str, Any]) -> list[Cell]:
                 )
             )
         ratio = row[f"published_{short}_ratio"]
-        shown = "" if pd.isna(ratio) else f"{ratio:.2f}"
-        cells.append(Cell(_ratio(row[f"{short}_ratio"]), shown))
+        shown = ratio_text(
+            *(row[f"{short}_{name}"] for name in ("ratio", "ratio_low", "ratio_high"))
+        )
+        cells.append(Cell(shown, "" if pd.isna(ratio) else f"{ratio:.2f}"))
+        verdict = str(row[f"{short}_verdict"])
+        faster, slower = row[f"{short}_mde_faster"], row[f"{short}_mde_slower"]
+        cells.append(verdict_cell(verdict, detectable(faster, slower)))
+        controls = row[f"{short}_drift_controls"]
+        cells.append(
+            Cell(_ratio(row[f"{short}_drift_block"]), note="" if pd.isna(controls) else controls)
+        )
     cells.append(Cell(text.share(row["hit_ratio"]), kind="number edge"))
     return cells
 
@@ -209,7 +249,7 @@ def _pictures(
 
 def _aof(table: pd.DataFrame) -> Table:
     rows = []
-    for row in _rows(table):
+    for row in rows_of(table):
         kind = _kind(row["status"])
         looks = {"completed": "state ok", "invalid": "state bad"}.get(kind, "state")
         grown = "rewritten" if row["rewritten"] is True else _whole(row["growth_bytes"])
@@ -237,10 +277,6 @@ def _aof(table: pd.DataFrame) -> Table:
     )
 
 
-def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
-
-
 def _whole(value: Any) -> str:
     return text.NONE if value is None or pd.isna(value) else f"{int(value):,}"
 
@@ -264,7 +300,7 @@ def _round(record: Record) -> dict[str, Any]:
 
 def _missing(records: Sequence[Record], expected: Expected) -> list[str]:
     there = {record["round"] for record in records}
-    wanted = [f"{p}/{i}-{n}" for p in expected.profiles for n in (1, 2) for i in IMAGES]
+    wanted = [f"{p}/{i}-{n}" for p in expected.profiles for n in expected.numbers for i in IMAGES]
     return [name for name in wanted if name not in there]
 
 

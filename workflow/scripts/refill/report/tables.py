@@ -9,7 +9,10 @@ from typing import Any
 import pandas as pd
 
 from refill.report.claims import claims_table
+from refill.report.files import write_csv
 from refill.report.lookup import NOT_MEASURED, phase_of, status_of, timeout_s, usable
+from refill.report.optimizer_verdicts import optimizer_verdicts
+from refill.report.rounds import NO_ROUNDS, Expected
 from refill.stats.quantiles import is_lower_bound
 
 Record = Mapping[str, Any]
@@ -57,18 +60,29 @@ def phase_table(records: Sequence[Record], claims: Mapping[str, Any]) -> pd.Data
 
 
 def write_tables(
-    records: Sequence[Record], claims: Mapping[str, Any], folder: Path
+    records: Sequence[Record],
+    claims: Mapping[str, Any],
+    folder: Path,
+    rounds: Sequence[Record] = (),
+    expected: Expected = NO_ROUNDS,
+    proof: Mapping[str, Any] | None = None,
 ) -> dict[str, Path]:
-    """Write optimizers.csv, optimizer_phases.csv and claims.csv to `folder`; return their paths."""
+    """Write the tables of optimizer runs and of all claims to `folder`; return paths by name.
+
+    `rounds`, `expected` and `proof` are what claims on the gateway are decided on; see
+    `refill.report.claims.claims_table`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    identical = claims["experiments"]["optimizers"]["identical"]
     tables = {
         "optimizers": optimizer_table(records, claims),
         "optimizer_phases": phase_table(records, claims),
-        "claims": claims_table(records, claims),
+        "optimizer_verdicts": optimizer_verdicts(records, identical),
+        "claims": claims_table(records, claims, rounds, expected, proof),
     }
     paths = {name: folder / f"{name}.csv" for name in tables}
     for name, table in tables.items():
-        table.to_csv(paths[name], index=False, lineterminator="\n", float_format="%.6g")
+        write_csv(table, paths[name])
     return paths
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from refill.stats.quantiles import is_lower_bound
+from refill.stats.ratios import Interval
 from refill.stats.verdict import Value
 
 NONE = "–"
@@ -38,6 +39,11 @@ def value(measured: Value) -> str:
     """Return a measured value, marked "≥" or "≤" where it is only a bound."""
     mark = "≥ " if measured.bound else "≤ " if measured.at_most else ""
     return f"{mark}{number(measured.value)}"
+
+
+def interval(ratio: float, span: Interval | None) -> str:
+    """Return a ratio with its interval, such as `0.85 [0.79, 0.93]`."""
+    return f"{ratio:.2f} [{span.low:.2f}, {span.high:.2f}]" if span else f"{ratio:.2f}, no interval"
 
 
 def latency(stats: Mapping[str, Any] | None, key: str, timeout: float) -> str:

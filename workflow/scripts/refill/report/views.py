@@ -17,11 +17,12 @@ UNRESOLVED = "†"
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: the measured text, the published figure beside it, and a class for its look."""
+    """One cell: the measured text, the published figure beside it, a class for its look, a note."""
 
     text: str
     published: str = ""
     kind: str = "number"
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class Table:
     heads: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     notes: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def published(self) -> bool:
+        """Whether any published figure stands in it."""
+        return any(cell.published for row in self.rows for cell in row[1:])
 
 
 def run_name(record: Record, repeated: bool) -> str:

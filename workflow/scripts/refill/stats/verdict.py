@@ -33,13 +33,14 @@ class Floor:
     """Noise floor of one statistic: `size` is a factor (1.0 = none) or, for shares, a difference.
 
     `runs` is the number of identical runs it rests on; `size` is None below two, or when one of the
-    values is only a lower bound.
+    values is only a lower bound. `what` names the size in sentences.
     """
 
     size: float | None
     runs: int
     relative: bool
     why: str = ""
+    what: str = "the spread"
 
 
 @dataclass(frozen=True)
@@ -122,10 +123,10 @@ def _against_floor(effect: float, floors: Sequence[Floor], claimed: bool) -> Ver
     missing = [floor for floor in floors if floor.size is None]
     if missing:
         return Verdict(UNDECIDABLE, f"no noise floor: {missing[0].why}", effect)
-    floor = max(f.size for f in floors if f.size is not None)
+    floor, what = max((f.size, f.what) for f in floors if f.size is not None)
     show = f"{effect:.2f}x" if floors[0].relative else f"{effect:.3f}"
     against = f"{floor:.2f}x" if floors[0].relative else f"{floor:.3f}"
-    spread = f"the spread {against} over {min(f.runs for f in floors)} identical runs"
+    spread = f"{what} {against} over {min(f.runs for f in floors)} identical runs"
     if effect <= floor:
         return Verdict(UNDECIDABLE, f"effect {show} is within {spread}", effect, floor)
     verdict = REPRODUCED if claimed else CONTRADICTED

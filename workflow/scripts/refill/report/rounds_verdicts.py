@@ -1,0 +1,76 @@
+"""Verdicts of the cells of the gateway rounds, with what drifted beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from refill.report.lookup import NOT_MEASURED
+from refill.stats.ratios import INVALID, LEVEL, Comparison, Drift, block_drift, compare
+from refill.stats.resampling import arm_median
+
+Trials = Mapping[str, Sequence[Sequence[float]]]
+"""Trial quantiles by arm (old, new) and round."""
+
+PARTS = (
+    "ratio_low", "ratio_high", "verdict", "why", "mde_faster", "mde_slower", "drift_block",
+    "drift_controls",
+)  # fmt: skip
+
+
+def verdict_columns(quantile: str) -> list[str]:
+    """Return the names of the columns of a quantile's verdict (`p50` gives p50_ratio_low, ...)."""
+    return [f"{quantile}_{part}" for part in PARTS]
+
+
+def drift(trials: Trials, controls: Mapping[str, Trials]) -> Drift:
+    """Return what moved meanwhile: the block itself, and engines that are not of the images.
+
+    Args:
+        trials: of the cell that is judged.
+        controls: of the same cell of each other engine, where it was measured.
+    """
+    return Drift(
+        block_drift(trials["old"], trials["new"]),
+        {
+            name: arm_median(other["new"]) / arm_median(other["old"])
+            for name, other in controls.items()
+        },
+    )
+
+
+def compared(trials: Trials, controls: Mapping[str, Trials], margin: float) -> Comparison:
+    """Return the verdict on new / old of one cell and quantile."""
+    return compare(trials["old"], trials["new"], margin, drift(trials, controls))
+
+
+def decided(
+    quantile: str, trials: Trials, controls: Mapping[str, Trials], margin: float
+) -> dict[str, Any]:
+    """Return the ratio's and the verdict's columns of one cell and quantile."""
+    moved = drift(trials, controls)
+    found = compared(trials, controls, margin)
+    span = found.interval
+    values = (
+        span.low if span else None,
+        span.high if span else None,
+        found.verdict,
+        found.why,
+        found.mde_faster,
+        found.mde_slower,
+        moved.block,
+        "; ".join(f"{name} {value:.3f}" for name, value in moved.controls.items()),
+    )
+    return {
+        f"{quantile}_ratio": found.ratio,
+        **dict(zip(verdict_columns(quantile), values, strict=True)),
+        "interval_level": LEVEL,
+        "interval_method": span.method if span else None,
+    }
+
+
+def undecided(quantile: str, status: str) -> dict[str, Any]:
+    """Return the verdict's columns of a cell without figures: not measured or invalid, and why."""
+    kind, _, why = status.partition(": ")
+    verdict = INVALID if kind == INVALID else NOT_MEASURED
+    return {f"{quantile}_verdict": verdict, f"{quantile}_why": why}
