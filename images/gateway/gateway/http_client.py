@@ -232,5 +232,5 @@ class HttpClient:
             call.end(NotSentError("no connection in time"))
             return
         call.end(NoAnswerError("no answer in time"))
-        # Its answer must not be taken for the next call's.
+        # The next call must not wait for an answer that may never come.
         call.connection.close()

@@ -7,10 +7,9 @@ over the trials of an image.
 Beside it stands what explains it. `old` waits for the disk once a fill, `new` does not, and that is
 all that they differ in. One client waits for each step of a page in turn, so there the ratio is
 about new / (new + wait). With several clients the page of one is computed while that of another is
-written: a page takes about as many times the pace of the slowest step as there are clients, and the
-wait shows only where it is that step (or holds one of the processors). So: the processor time that
-each part spends on a page, the wall time a page, and in `refill.bench.gateway` the time of one
-synced write.
+written, and a page takes about as many times the pace of the slowest step as there are clients: the
+wait has to be long against all of that to show. So: the processor time that each part spends on a
+page, the wall time a page, and in `refill.bench.gateway` the time of one synced write.
 """
 
 from __future__ import annotations
