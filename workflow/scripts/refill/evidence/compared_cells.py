@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,10 @@ import numpy as np
 from refill.config import load_claims
 from refill.report.claims import identical_runs
 from refill.report.lookup import NOT_MEASURED, figure
-from refill.stats.verdict import CONTRADICTED, REPRODUCED, Floor, Value, judge, noise_floor
+from refill.stats.ratios import compare
+from refill.stats.repeats import Noise, compare_runs, effect, noise
+from refill.stats.resampling import Rounds, arm_median
+from refill.stats.verdict import UNDECIDABLE, Value
 
 Record = Mapping[str, Any]
 Key = tuple[str, ...]
@@ -37,41 +41,34 @@ def table(old: Sequence[Record], new: Sequence[Record]) -> list[str]:
     ]
 
 
-def verdict_of(
-    old: Sequence[Value], new: Sequence[Value], floors: Sequence[Floor], words: tuple[str, str]
-) -> tuple[str, str]:
-    """Return the verdict on new against old values, and why; the one place that decides.
-
-    One value a round or repeat. `words` are those for below and above, such as faster and slower.
-    """
-    decided = judge(new, old, "below", floors)
-    known = {REPRODUCED: words[0], CONTRADICTED: words[1]}
-    return known.get(decided.verdict, decided.verdict), decided.why
-
-
 def _round_rows(old: Sequence[Record], new: Sequence[Record]) -> list[Key]:
     sides = [_round_values(old), _round_values(new)]
     rows = []
     for key in dict.fromkeys([*sides[0], *sides[1]]):
-        values = [side.get(key, []) for side in sides]
-        floors = [noise_floor(side, relative=True) for side in values]
-        rows.append(_row(key, values, floors, ("faster", "slower")))
+        a, b = (side.get(key, []) for side in sides)
+        middles = [arm_median(side) if side else None for side in (a, b)]
+        rows.append(_row(key, middles, partial(_of_rounds, a, b)))
     return rows
 
 
-def _round_values(records: Sequence[Record]) -> dict[Key, list[Value]]:
-    """Return the median of each round's trials, by cell and figure; invalid cells have none."""
-    found: dict[Key, list[Value]] = {}
+def _of_rounds(old: Rounds, new: Rounds) -> tuple[str, str]:
+    # Two sessions are no blocks: none of their rounds are neighbours in time.
+    decided = compare(old, new, in_blocks=False)
+    return decided.verdict, decided.why
+
+
+def _round_values(records: Sequence[Record]) -> dict[Key, list[list[float]]]:
+    """Return the trials' quantiles by round, by cell and figure; invalid cells have none."""
+    found: dict[Key, list[list[float]]] = {}
     for record in (r for r in records if r["schema"].startswith("refill.round/")):
         for cell in record["cells"]:
             clients = f"{cell['clients']} client" + ("s" if cell["clients"] > 1 else "")
             place = f"{record['profile']}, {record['image']}, {cell['operation']}"
             where = f"{place}, {cell['engine']}, {clients}"
             for quantile in QUANTILES:
-                values = found.setdefault((where, f"{cell['profile']} {quantile}"), [])
+                rounds = found.setdefault((where, f"{cell['profile']} {quantile}"), [])
                 if cell["valid"] and record["outcome"] == "completed":
-                    trials = [trial["stats"][quantile] for trial in cell["trials"]]
-                    values.append(Value(float(np.median(trials))))
+                    rounds.append([trial["stats"][quantile] for trial in cell["trials"]])
     return found
 
 
@@ -84,13 +81,29 @@ def _optimizer_rows(old: Sequence[Record], new: Sequence[Record]) -> list[Key]:
     rows = []
     for id_ in dict.fromkeys(r["id"] for side in sides for r in side):
         for what in _OPTIMIZER:
-            values = [_figures([r for r in side if r["id"] == id_], what) for side in sides]
+            a, b = (_figures([r for r in side if r["id"] == id_], what) for side in sides)
             share = what[0] == "recall_mean"
-            floors = [noise_floor(_figures(side, what), not share) for side in same]
-            words = ("lower", "higher") if share else ("faster", "slower")
+            twins = [_figures(side, what) for side in same]
+            found = noise(twins[0], [twins[1], a, b], not share)
+            middles = [
+                float(np.median([v.value for v in side])) if side else None for side in (a, b)
+            ]
             key = (id_, " ".join(filter(None, [what[1], what[2], what[0]])))
-            rows.append(_row(key, values, floors, words))
+            rows.append(_row(key, middles, partial(_of_runs, a, b, found)))
     return rows
+
+
+def _of_runs(old: Sequence[Value], new: Sequence[Value], found: Noise) -> tuple[str, str]:
+    if found.relative:
+        decided = compare_runs(new, old, found)
+        return decided.verdict, decided.why
+    moved = effect(new, old, [found])
+    if moved is None:
+        return UNDECIDABLE, f"no noise floor: {found.why}"
+    span = f"the difference {moved.effect:+.4f}, its interval {moved.low:+.4f} to {moved.high:+.4f}"
+    if moved.low > 0:
+        return "higher", span
+    return ("lower" if moved.high < 0 else UNDECIDABLE), span
 
 
 def _figures(records: Sequence[Record], what: tuple[str, str | None, str | None]) -> list[Value]:
@@ -98,14 +111,12 @@ def _figures(records: Sequence[Record], what: tuple[str, str | None, str | None]
     return [value for value in found if isinstance(value, Value)]
 
 
-def _row(
-    key: Key, values: Sequence[Sequence[Value]], floors: Sequence[Floor], words: tuple[str, str]
-) -> Key:
-    middles = [float(np.median([v.value for v in side])) if side else None for side in values]
+def _row(key: Key, middles: Sequence[float | None], decide: Callable[[], tuple[str, str]]) -> Key:
+    """Return a row; `decide` gives the verdict and why, where both sides have a figure."""
     shown = ["" if middle is None else f"{middle:.4g}" for middle in middles]
     old, new = middles
     if old is None or new is None:
         absent = " and ".join(n for n, m in (("old", old), ("new", new)) if m is None)
         return (*key, *shown, "", NOT_MEASURED, f"no valid figure in the {absent} results")
     ratio = f"{new / old:.3f}" if old else ""
-    return (*key, *shown, ratio, *verdict_of(values[0], values[1], floors, words))
+    return (*key, *shown, ratio, *decide())
