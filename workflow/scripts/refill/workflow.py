@@ -81,8 +81,9 @@ class Plans:
         image = self.config["qdrant"].get("image")
         self.qdrant_images: list[str] = [image] if image else []
         self.rounds = self._rounds()
-        proof = self.config.get("proof")
-        self.proof_images: list[str] = list(proof["images"].values()) if proof else []
+        proof = self.config.get("proof", {"form": "none"})
+        wanted = proof["form"] != "none"
+        self.proof_images: list[str] = list(proof["images"].values()) if wanted else []
         named = [*self.qdrant_images, *self._gateway_images(), *self.proof_images]
         self.images = list(dict.fromkeys(named))
         for name in self.images:
