@@ -84,15 +84,6 @@ def test_a_history_names_seed_and_episode(tmp_path: Path) -> None:
     assert "kill 1" in found.failures[0]
 
 
-def test_the_same_seed_gives_the_same_calls(tmp_path: Path) -> None:
-    """Without a kill nothing is left to chance but the clock."""
-    counts = []
-    for run in range(2):
-        made = subject("old", tmp_path / str(run))
-        counts.append(crash_server.episode(made, 3, 0).counts)
-    assert counts[0] == counts[1]
-
-
 def test_a_stale_response_and_a_lost_write_are_seen_by_the_world() -> None:
     world = World()
     world.lives["c1"] = Life("a", value=3, acknowledged=3)
@@ -127,14 +118,12 @@ def test_a_gateway_that_serves_without_looking_is_seen(tmp_path: Path) -> None:
     made = subject("new", tmp_path)
     assert made.archive is not None
     script, old, new = FAULTS["a lookup that does not look at the generation"]
-    content = made.archive.read_bytes()
     folder = tmp_path / "tree"
     shutil.unpack_archive(made.archive, folder, "zip")
     file = folder / "gateway" / "lua" / f"{script}.lua"
     # The checksum covers the generation, so a whole entry of another one is still whole.
     file.write_bytes(file.read_bytes().replace(old, new))
     shutil.make_archive(str(tmp_path / "faulty"), "zip", folder)
-    assert content
     faulty = replace(made, archive=tmp_path / "faulty.zip", folder=tmp_path / "faulty scratch")
     ledger, _ = crash_gateway.episode(faulty, 0, 3)
     assert any("acknowledged or read before" in failure for failure in ledger.failures)

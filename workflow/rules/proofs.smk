@@ -20,7 +20,7 @@ rule proof:
     resources:
         machine=1,
     params:
-        plan=PLANS.proof() if PLANS.proof_images else {},
+        plan=PLANS.proof(),
     script:
         "../scripts/run_proof.py"
 

@@ -1,7 +1,8 @@
 """The server is killed at random points under concurrent writers, readers, claims and fills.
 
-An episode is one data set with several kills. What is called when, and when the server is killed,
-follow from the episode's seed; which of the calls in flight it still finishes does not.
+An episode is one data set with several kills. All that is drawn (who calls what, when the server is
+killed) follows from the episode's seed. In which order the server takes calls that are in flight
+together, and which of them it finishes when it is killed, does not.
 """
 
 from __future__ import annotations
