@@ -239,10 +239,11 @@ def episode(subject: Subject, number: int, kills: int) -> World:
 def crashes(subject: Subject, found: Findings) -> None:
     """Run all episodes."""
     default = subject.server_name == DEFAULT
-    kills = subject.scale.kills if default else subject.scale.other_kills
+    kills = all_kills = subject.scale.kills if default else subject.scale.other_kills
     counts: Counter[str] = Counter()
     number = 0
     while kills > 0 and len(found.failures) < MOST_FAILURES:
+        subject.tell(f"{all_kills - kills} of {all_kills} kills")
         world = episode(subject, number, min(kills, KILLS_AN_EPISODE))
         counts += world.counts
         for failure in world.failures[:MOST_FAILURES]:
