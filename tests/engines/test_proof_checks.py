@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,7 +16,8 @@ from refill.config import PROJECT, load_images
 from refill.engines.description import EngineError
 from refill.evidence.attempts import list_attempts
 from refill.images import build as build_image
-from refill.proofs import crash_gateway, crash_server, power
+from refill.progress import silent
+from refill.proofs import crash_gateway, crash_server, power, suite
 from refill.proofs.calls import ScriptsError, read_sources
 from refill.proofs.disk import IMAGE_NAME, Disk, remove_leftovers
 from refill.proofs.findings import (
@@ -29,6 +31,7 @@ from refill.proofs.findings import (
     run_check,
 )
 from refill.proofs.ledger import Ledger, numbers_of
+from refill.proofs.measure import QDRANT, Files, prove
 from refill.proofs.servers import DEFAULT, REDIS_7, Server, find
 from refill.proofs.subject import Subject
 from refill.proofs.suite import with_void_controls
@@ -285,3 +288,31 @@ def test_a_proof_that_fails_in_its_harness_is_an_attempt(built: Path) -> None:
     (attempt,) = list_attempts(built)
     assert attempt["outcome"] == "failed"
     assert not (built / "results/proofs/aof.json").exists()
+
+
+def test_every_proof_that_does_not_hold_is_kept(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: Subject, found: Findings) -> None:
+        found.note(number=1)
+        found.expect(False, "it does not hold")
+
+    monkeypatch.setattr(suite, "CHECKS", (Check("x", "a property", "published", fails),))
+    monkeypatch.setenv("REFILL_LOCK", str(built / "lock"))
+    names = {"old": "gateway-old", "new": "gateway-new", QDRANT: "qdrant-edge"}
+    images = {name: Path("results/images") / f"{image}.json" for name, image in names.items()}
+    files = Files(Path(), images, Path("results/proofs/aof.json"))
+    plan = {"code": "0", "scale": "test", "form": "smoke", "seed": 3, "servers": {}}
+    records = [prove(plan, files, silent("proof")) for _ in range(2)]
+    assert [(r["valid"], r["outcome"]) for r in records] == [(False, "failed")] * 2
+    assert records[0]["invalid"] == [
+        f"x ({image}): fail: it does not hold" for image in ("new", "old")
+    ]
+    attempts = list_attempts(built)
+    assert [attempt["outcome"] for attempt in attempts] == ["failed", "failed"]
+    kept = [built / "results/attempts" / a["attempt"] / "aof.json" for a in attempts]
+    assert [json.loads(path.read_text())["attempt"] for path in kept] == [
+        record["attempt"] for record in records
+    ]
+    assert records[0]["checks"][0]["evidence"] == {"number": 1}
+    assert not (built / "results/scratch/proofs-aof").exists()
