@@ -7,10 +7,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
-from project_copy import CONFIG, PROJECT, Project
+from project_copy import CONFIG, Project
 from refill.evidence.attempts import list_attempts
-from refill.evidence.manifest import gather
+from refill.evidence.manifest import verify
 from refill.proofs.suite import CHECKS, judge
 from refill.report.proofs import proofs_table
 from refill.report.proofs_view import section
@@ -29,10 +30,11 @@ KILLED = {"crash-server": "kills", "crash-gateway": "gateway kills"}
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project after one run of the proof, in a folder with a space in its name."""
+    """A project after `all`: the proof and one short optimizer run, in a folder with a space."""
     made = Project(tmp_path_factory.mktemp("a project"))
-    made.configure({**CONFIG, "proof": {"form": "smoke"}})
-    code, text = made.run(RECORD, timeout_s=900)
+    optimizers = {**CONFIG["optimizers"], "runs": ["A2"]}
+    made.configure({**CONFIG, "optimizers": optimizers, "proof": {"form": "smoke"}})
+    code, text = made.run("all", timeout_s=1200)
     assert code == 0, text
     return made
 
@@ -94,23 +96,34 @@ def test_a_second_server_is_in_the_record(record: dict[str, Any]) -> None:
 
 
 def test_nothing_is_left_to_do_and_nothing_of_it_behind(project: Project) -> None:
-    assert "proof" not in project.planned()
+    assert project.planned() == {}
     assert not list((project.folder / "results/scratch").glob("*proofs*"))
 
 
 def test_the_attempt_is_kept_and_listed(project: Project, record: dict[str, Any]) -> None:
-    (attempt,) = list_attempts(project.folder)
-    assert attempt["target"] == "proofs/aof"
+    (attempt,) = [a for a in list_attempts(project.folder) if a["target"] == "proofs/aof"]
     assert attempt["outcome"] == "completed"
     assert list(attempt["files"]) == [RECORD]
     kept = project.folder / "results/attempts" / attempt["attempt"] / "aof.json"
     assert json.loads(kept.read_text()) == record
-    manifest = gather(PROJECT, project.folder / "results", {}, asked=[RECORD])
-    (run,) = manifest["runs"]
-    assert (run["record"], run["outcome"], run["valid"]) == (RECORD, "completed", True)
+    manifest = project.json("results/manifest.json")
+    (run,) = [run for run in manifest["runs"] if run["record"] == RECORD]
+    assert (run["outcome"], run["valid"]) == ("completed", True)
+    assert RECORD not in manifest["not_asked_for"]
     assert manifest["results"][RECORD]["kind"] == "record"
-    assert [a["attempt"] for a in manifest["attempts"]] == [attempt["attempt"]]
-    assert {e["engine"]["name"] for e in manifest["engines"]} >= {"valkey"}
+    assert attempt["attempt"] in [a["attempt"] for a in manifest["attempts"]]
+    assert {e["engine"]["name"] for e in manifest["engines"]} >= {"valkey", "qdrant"}
+    assert verify(project.folder / "results/manifest.json") == []
+
+
+def test_the_proof_runs_before_the_optimizers(project: Project, record: dict[str, Any]) -> None:
+    assert record["ended_at"] <= project.json("results/optimizers/A2/1.json")["started_at"]
+
+
+def test_the_report_and_the_table_of_the_workflow_have_it(project: Project) -> None:
+    assert "The proof holds on valkey-8.1." in (project.folder / "results/report.html").read_text()
+    table = pd.read_csv(project.folder / "results/tables/proofs.csv")
+    assert set(table["check"]) >= set(PUBLISHED)
 
 
 def test_table_and_page_say_what_the_record_says(record: dict[str, Any]) -> None:
