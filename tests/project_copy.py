@@ -25,6 +25,8 @@ CONFIG: dict[str, Any] = {
     "corpora": {"small": {"kind": "npy", "path": "small.npy", "distance": "Dot"}},
     # The rounds of the gateway have tests of their own.
     "rounds": {"profiles": []},
+    # So has the proof.
+    "proof": {"form": "none"},
     "optimizers": {
         "runs": RUNS,
         "upload": {"batch": 100, "points_per_s": 5000},

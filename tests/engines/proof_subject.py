@@ -18,6 +18,7 @@ SMALL = Scale("test", 20, 10, {"new": 4, "old": 4}, other_kills=10, cut_s=0.3)
 
 def build(name: str, folder: Path) -> Path:
     """Build an image's archive from the sources as they are."""
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.pyz"
     if not path.exists():
         entry = load_images()[name]

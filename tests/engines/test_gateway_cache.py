@@ -77,6 +77,44 @@ def test_the_second_answer_is_served_and_is_the_first(
     assert gateway.stats()["qdrant_calls"] == between
 
 
+@pytest.mark.parametrize("damage", ["body", "another generation", "another request"])
+def test_an_entry_that_is_not_what_was_published_is_a_miss(parts: Parts, damage: str) -> None:
+    gateway = parts.gateway
+    body = {"query": {"term": {"n": 7}}, "size": 1}
+    with parts.valkey.client() as client:
+
+        def fills() -> list[Any]:
+            return list(client.keys(f"{parts.namespace}:fill:*"))
+
+        client.delete("none", *fills())
+        first = gateway.ok("POST", "/i/_search", body)
+        (key,) = fills()
+        entry: Any = client.get(key)
+        if damage == "body":
+            assert entry.count(b'"n": 7') == 1
+            client.set(key, entry.replace(b'"n": 7', b'"n": 6'), keepttl=True)
+        elif damage == "another generation":
+            # What a flipped digit of the generation looks like once the index has come that far.
+            gateway.ok("PUT", "/i/_doc/7", {"n": 7, "changed": True})
+            gateway.ok("PUT", "/i/_doc/7", {"n": 7})
+            epoch, incarnation, generation, rest = entry.split(b" ", 3)
+            later = str(int(generation) + 2).encode()
+            client.set(key, b" ".join((epoch, incarnation, later, rest)), keepttl=True)
+        else:
+            gateway.ok("POST", "/i/_search", {"query": {"term": {"n": 8}}, "size": 1})
+            (foreign,) = set(fills()) - {key}
+            other: Any = client.get(foreign)
+            client.set(key, other, keepttl=True)
+        damaged = gateway.stats()["misses_by_reason"].get("damaged", 0)
+        again = gateway.ok("POST", "/i/_search", body)
+        assert again["hits"]["hits"][0]["_source"] == first["hits"]["hits"][0]["_source"]
+        assert gateway.stats()["misses_by_reason"]["damaged"] == damaged + 1
+        hits = gateway.stats()["hits"]
+        assert gateway.ok("POST", "/i/_search", body) == again
+        assert gateway.stats()["hits"] == hits + 1
+        client.delete(*fills())
+
+
 def test_each_search_of_a_multi_search_uses_the_same_cache(parts: Parts) -> None:
     gateway = parts.gateway
     gateway.ok("POST", "/i/_search", '{"size":2}')

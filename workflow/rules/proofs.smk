@@ -23,7 +23,7 @@ rule proof:
         # The full proof takes under 15 minutes on two cores that nobody else uses.
         runtime=60,
     params:
-        plan=PLANS.proof() if PLANS.proof_images else {},
+        plan=PLANS.proof(),
     script:
         "../scripts/run_proof.py"
 

@@ -79,8 +79,9 @@ class Plans:
         image = self.config["qdrant"].get("image")
         self.qdrant_images: list[str] = [image] if image else []
         self.rounds = self._rounds()
-        proof = self.config.get("proof")
-        self.proof_images: list[str] = list(proof["images"].values()) if proof else []
+        self._proof: dict[str, Any] = self.config.get("proof", {"form": "none"})
+        wanted = self._proof["form"] != "none"
+        self.proof_images: list[str] = list(self._proof["images"].values()) if wanted else []
         named = [*self.qdrant_images, *self._gateway_images(), *self.proof_images]
         self.images = list(dict.fromkeys(named))
         for name in self.images:
@@ -228,7 +229,7 @@ class Plans:
 
     def proof(self) -> dict[str, Any]:
         """Give the plan of the AOF crash proof."""
-        return self._plan("run_proof.py", scale=self.config["scale"], **self.config["proof"])
+        return self._plan("run_proof.py", scale=self.config["scale"], **self._proof)
 
     def optimizer(self, name: str, repeat: int) -> dict[str, Any]:
         """Give the plan of one run of one optimizer configuration."""

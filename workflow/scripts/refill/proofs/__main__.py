@@ -19,7 +19,6 @@ from refill.evidence.records import RecordError
 from refill.processes import StoppedError
 from refill.progress import Progress
 from refill.proofs.calls import ScriptsError
-from refill.proofs.disk import DiskError
 from refill.proofs.measure import QDRANT, Files, prove, replay
 from refill.proofs.suite import SCALES
 
@@ -69,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.replay:
             return _replay(plan, files, options.replay)
         record = prove(plan, files, Progress("proof", sys.stderr, sys.stdout))
-    except (EngineError, RecordError, ScriptsError, DiskError, OSError) as error:
+    except (EngineError, RecordError, ScriptsError, OSError) as error:
         print(f"proof: {error}", file=sys.stderr)
         return 1
     except StoppedError as stopped:

@@ -76,7 +76,8 @@ def _write(world: World, chance: random.Random, name: str) -> Steps:
         world.dead.append(DeadWriter(name, incarnation, token, wrote=False))
         return
     if reply[0] != 1:
-        del life.tokens[token]
+        # Refused at a repeat, it may still have been admitted the first time.
+        world.dead.append(DeadWriter(name, incarnation, token, wrote=False))
         return
     life.tokens[token] = HELD
     world.give_numbers(incarnation, token, range(reply[1], reply[1] + count))
@@ -112,6 +113,7 @@ def _recover(world: World, chance: random.Random, dead: DeadWriter) -> Steps:
         life.value += 1
     mine = life.value
     yield from _pause(chance)
+    life.tokens[dead.token] = MAYBE
     index = Index(dead.name, incarnation=dead.incarnation)
     reply = None
     while reply is None:

@@ -289,11 +289,12 @@ def episode(subject: Subject, number: int, kills: int) -> tuple[Ledger, list[flo
 
 def crashes(subject: Subject, found: Findings) -> None:
     """Run all episodes."""
-    kills = subject.scale.gateway_kills[subject.image]
+    kills = all_kills = subject.scale.gateway_kills[subject.image]
     counts: Counter[str] = Counter()
     starts: list[float] = []
     number = 0
     while kills > 0 and len(found.failures) < MOST_FAILURES:
+        subject.tell(f"{all_kills - kills} of {all_kills} kills")
         ledger, took = episode(subject, number, min(kills, KILLS_AN_EPISODE))
         counts += ledger.counts
         starts += took

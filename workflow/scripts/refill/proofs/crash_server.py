@@ -1,7 +1,8 @@
 """The server is killed at random points under concurrent writers, readers, claims and fills.
 
-An episode is one data set with several kills. What is called when, and when the server is killed,
-follow from the episode's seed; which of the calls in flight it still finishes does not.
+An episode is one data set with several kills. All that is drawn (who calls what, when the server is
+killed) follows from the episode's seed. In which order the server takes calls that are in flight
+together, and which of them it finishes when it is killed, does not.
 """
 
 from __future__ import annotations
@@ -238,10 +239,11 @@ def episode(subject: Subject, number: int, kills: int) -> World:
 def crashes(subject: Subject, found: Findings) -> None:
     """Run all episodes."""
     default = subject.server_name == DEFAULT
-    kills = subject.scale.kills if default else subject.scale.other_kills
+    kills = all_kills = subject.scale.kills if default else subject.scale.other_kills
     counts: Counter[str] = Counter()
     number = 0
     while kills > 0 and len(found.failures) < MOST_FAILURES:
+        subject.tell(f"{all_kills - kills} of {all_kills} kills")
         world = episode(subject, number, min(kills, KILLS_AN_EPISODE))
         counts += world.counts
         for failure in world.failures[:MOST_FAILURES]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from refill.engines.description import EngineError
 from refill.processes import wait_for
 from refill.proofs.findings import NotRunError
 
@@ -31,7 +32,7 @@ _PACKAGE = {"ext4": "e2fsprogs", "xfs": "xfsprogs"}
 _HOW = "run it as root: sudo make proof"
 
 
-class DiskError(Exception):
+class DiskError(EngineError):
     """A command on the disk failed; the text has its words."""
 
 

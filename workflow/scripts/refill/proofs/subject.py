@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,6 +43,7 @@ class Subject:
         qdrant: the archive of the embedded Qdrant, for checks with a whole gateway.
         folder: scratch; every server has a folder of its own in it.
         seed: of everything that is drawn.
+        tell: takes one line on how far a long check is.
     """
 
     image: str
@@ -53,6 +54,7 @@ class Subject:
     seed: int = 1
     archive: Path | None = None
     qdrant: Path | None = None
+    tell: Callable[[str], None] = lambda _: None
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     @property

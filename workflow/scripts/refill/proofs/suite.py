@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from refill.proofs import (
@@ -52,6 +53,7 @@ def run_all(
         for check in CHECKS:
             where = f"{subject.image} on {subject.server_name}: {check.id}"
             at(where)
+            subject.tell = partial(_tell, at, where)
             if check.default_only and subject.server_name != DEFAULT:
                 why = f"tried on {DEFAULT} only"
                 entries.append(entry(check, subject, NOT_RUN, why, {}, 0.0))
@@ -61,6 +63,10 @@ def run_all(
             if made["outcome"] != PASS:
                 say(f"{where}: {made['outcome'].upper()}: {made['why']}")
     return with_void_controls(entries)
+
+
+def _tell(at: Callable[[str], None], where: str, text: str) -> None:
+    at(f"{where}: {text}")
 
 
 def with_void_controls(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

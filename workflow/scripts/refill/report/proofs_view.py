@@ -72,7 +72,7 @@ def _server(server: Mapping[str, Any], counts: Mapping[str, Any]) -> dict[str, s
         "version": f"{server['product']} {server['version']}" if not missing else NONE,
         "status": server["status"] if missing else _listed(seen),
         "scripts": "" if missing else server["scripts"],
-        "counts": "decides" if server["counts"] else "is told of",
+        "counts": "yes" if server["counts"] else "no, told of only",
     }
 
 
@@ -84,8 +84,9 @@ def _cell(made: Mapping[str, Any] | None) -> dict[str, str]:
     if made is None:
         return {"word": "not run", "look": "", "note": ""}
     expected = made["expected"] if made["expected"] != "holds" else ""
+    # The whole reason stands in the list of what did not pass.
     note = made["why"] if made["outcome"] != "pass" else expected
-    return {"word": made["outcome"], "look": LOOKS[made["outcome"]], "note": _cut_short(note)}
+    return {"word": made["outcome"], "look": LOOKS[made["outcome"]], "note": _cut_short(note, 70)}
 
 
 def _evidence(made: Mapping[str, Any]) -> dict[str, str]:
@@ -155,5 +156,5 @@ def _kills(made: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _cut_short(text: str) -> str:
-    return text if len(text) <= _SHORT else f"{text[:_SHORT]}..."
+def _cut_short(text: str, length: int = _SHORT) -> str:
+    return text if len(text) <= length else f"{text[:length].rstrip()}..."

@@ -1,0 +1,318 @@
+"""The proof's own parts: that its histories, controls and command line can fail, and do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from proof_subject import build, programs, subject
+from refill.config import PROJECT, load_images
+from refill.engines.description import EngineError
+from refill.evidence.attempts import list_attempts
+from refill.images import build as build_image
+from refill.progress import silent
+from refill.proofs import crash_gateway, crash_server, power, suite
+from refill.proofs.calls import ScriptsError, read_sources
+from refill.proofs.disk import IMAGE_NAME, Disk, remove_leftovers
+from refill.proofs.findings import (
+    FAIL,
+    NOT_RUN,
+    PASS,
+    VOID,
+    Check,
+    Findings,
+    NotRunError,
+    run_check,
+)
+from refill.proofs.ledger import Ledger, numbers_of
+from refill.proofs.measure import QDRANT, Files, prove
+from refill.proofs.servers import DEFAULT, REDIS_7, Server, find
+from refill.proofs.subject import Subject
+from refill.proofs.suite import with_void_controls
+from refill.proofs.world import Life, World
+
+SET_NONE = b"server.set_repl(server.REPL_NONE)\n"
+# Faults that only a crash under load shows.
+FAULTS = {
+    "an admission that is not in the log": (
+        "admit",
+        b"local first = server.call('HINCRBY'",
+        SET_NONE + b"local first = server.call('HINCRBY'",
+    ),
+    "a release without a new generation": (
+        "release",
+        b"server.call('HINCRBY', KEYS[2], 'generation', 1)",
+        b"tonumber(server.call('HGET', KEYS[2], 'generation'))",
+    ),
+    "a lookup that does not look at the generation": (
+        "lookup",
+        b"index[1] .. ' ' .. index[2]",
+        b"index[1] .. ' ' .. string.match(entry, '^%S+ %S+ (%d+) ')",
+    ),
+    "a commit that is not in the log": (
+        "commit",
+        b"local standing = ",
+        SET_NONE + b"local standing = ",
+    ),
+}
+
+
+def with_fault(made: Subject, name: str) -> Subject:
+    script, old, new = FAULTS[name]
+    source = made.sources[script]
+    assert source.count(old) == 1
+    return replace(made, sources={**made.sources, script: source.replace(old, new)})
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_history_sees_a_fault_in_the_scripts(fault: str, tmp_path: Path) -> None:
+    made = with_fault(subject("new", tmp_path), fault)
+    for number in range(12):
+        if crash_server.episode(made, number, 10).failures:
+            return
+    pytest.fail("120 kills saw nothing")
+
+
+def test_a_history_names_seed_and_episode(tmp_path: Path) -> None:
+    made = replace(with_fault(subject("new", tmp_path), "a commit that is not in the log"), seed=7)
+    found = Findings()
+    crash_server.crashes(made, found)
+    assert "--seed 7 --replay crash-server:new:0" in found.failures[0]
+    assert "kill 1" in found.failures[0]
+
+
+def test_a_stale_response_and_a_lost_write_are_seen_by_the_world() -> None:
+    world = World()
+    world.lives["c1"] = Life("a", value=3, acknowledged=3)
+    floor = world.floor("a")
+    world.check_response("e1 c1 0 b1 9\nc1:3", floor, "fresh")
+    assert world.failures == []
+    world.check_response("e1 c1 0 b1 9\nc1:2", floor, "stale")
+    world.check_response("e1 c1 0 b1 9\nc1:4", floor, "from the future")
+    world.check_response("e1 c2 0 b1 9\nc1:3", floor, "another's")
+    world.deleted.add("c1")
+    world.check_response("e1 c1 0 b1 9\nc1:3", world.floor("a"), "deleted")
+    assert len(world.failures) == 4
+
+
+def test_a_ledger_sees_what_contradicts_what_was_told() -> None:
+    ledger = Ledger()
+    for _ in range(3):
+        ledger.sending("i", "d")
+    ledger.acknowledged("i", "d", 2)
+    ledger.read("i", ledger.floor("i"), {"d": 3}, "ahead, as it was sent")
+    assert ledger.failures == []
+    ledger.read("i", ledger.floor("i"), {"d": 2}, "behind what was read")
+    ledger.read("i", ledger.floor("i"), {}, "gone")
+    ledger.read("i", ledger.floor("i"), {"d": 4}, "never sent")
+    assert len(ledger.failures) == 3
+    hits = [{"_id": "d", "_source": {"n": n}} for n in (1, 2)]
+    assert numbers_of({"hits": {"hits": hits, "total": {"value": 2}}})[1]
+
+
+def test_a_gateway_that_serves_without_looking_is_seen(tmp_path: Path) -> None:
+    """The same fault in a whole gateway: its archive has a lookup that takes any generation."""
+    made = subject("new", tmp_path)
+    assert made.archive is not None
+    script, old, new = FAULTS["a lookup that does not look at the generation"]
+    folder = tmp_path / "tree"
+    shutil.unpack_archive(made.archive, folder, "zip")
+    file = folder / "gateway" / "lua" / f"{script}.lua"
+    # The checksum covers the generation, so a whole entry of another one is still whole.
+    file.write_bytes(file.read_bytes().replace(old, new))
+    shutil.make_archive(str(tmp_path / "faulty"), "zip", folder)
+    faulty = replace(made, archive=tmp_path / "faulty.zip", folder=tmp_path / "faulty scratch")
+    ledger, _ = crash_gateway.episode(faulty, 0, 3)
+    assert any("acknowledged or read before" in failure for failure in ledger.failures)
+
+
+# ---- the power cut
+
+root = pytest.mark.skipif(
+    os.geteuid() != 0 and not os.environ.get("CI"), reason="needs root for a loop device"
+)
+
+
+@root
+def test_what_a_killed_proof_left_mounted_is_removed(tmp_path: Path) -> None:
+    disk = Disk("ext4", tmp_path / "disk")
+    disk.__enter__()
+    assert (tmp_path / "disk" / IMAGE_NAME).exists()
+    remove_leftovers(tmp_path / "disk")
+    assert not (tmp_path / "disk").exists()
+    attached = subprocess.run(["losetup", "-a"], capture_output=True, text=True, check=True)
+    assert str(tmp_path) not in attached.stdout
+
+
+@root
+@pytest.mark.parametrize("kind", ["ext4", "xfs"])
+def test_a_server_that_does_not_sync_fails_the_check_of_one_that_does(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check of `always`, on a server whose syncs are taken away."""
+    made = subject("new", tmp_path)
+    found = Findings()
+
+    def without_syncs(data: Path | None = None, **settings: str) -> Server:
+        return Subject.server(made, data, **{**settings, "appendfsync": "no"})
+
+    monkeypatch.setattr(made, "server", without_syncs)
+    try:
+        power.power_cut(kind, "always")(made, found)
+    except NotRunError as error:
+        if os.environ.get("CI"):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    assert found.outcome == FAIL
+
+
+def test_without_root_a_power_cut_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    check = next(c for c in power.CHECKS if c.id == "power-cut-ext4-always")
+    made = run_check(check, subject("new", tmp_path))
+    assert made["outcome"] == NOT_RUN
+    assert "sudo make proof" in made["why"]
+    assert not made["required"]
+
+
+def test_a_control_that_lost_nothing_makes_its_check_void() -> None:
+    def entry(id_: str, outcome: str) -> dict[str, str]:
+        return {"id": id_, "image": "new", "server": DEFAULT, "outcome": outcome, "why": ""}
+
+    judged = with_void_controls(
+        [
+            entry("power-cut-ext4-always", PASS),
+            entry("power-cut-ext4-no", VOID),
+            entry("power-cut-xfs-always", PASS),
+            entry("power-cut-xfs-no", PASS),
+        ]
+    )
+    assert [made["outcome"] for made in judged] == [VOID, VOID, PASS, PASS]
+
+
+# ---- entries, servers, archives
+
+
+def test_every_way_a_check_can_end_has_its_word(tmp_path: Path) -> None:
+    made = subject("new", tmp_path)
+
+    def ends(with_what: str) -> dict[str, object]:
+        def run(_: Subject, found: Findings) -> None:
+            if with_what == "error":
+                raise EngineError("the server ended")
+            if with_what == "form":
+                [][0]
+            if with_what == "missing":
+                raise NotRunError("no strace")
+            found.expect(with_what != "fail", "it does not hold")
+            found.control(with_what != "void", "the control did nothing")
+
+        return run_check(Check("x", "x", "beyond", run), made)
+
+    wanted = {
+        "hold": PASS, "fail": FAIL, "void": VOID, "error": FAIL, "form": FAIL, "missing": NOT_RUN,
+    }  # fmt: skip
+    assert {name: ends(name)["outcome"] for name in wanted} == wanted
+
+
+def test_servers_are_found_by_what_they_say_they_are(tmp_path: Path) -> None:
+    known = programs()
+    assert known[DEFAULT].product == "Valkey"
+    assert known[DEFAULT].version.startswith("8.1.")
+    with pytest.raises(EngineError, match="no such file"):
+        find({DEFAULT: str(tmp_path / "nothing")})
+    wrong = tmp_path / "server"
+    wrong.write_text("#!/bin/sh\necho something else\n")
+    wrong.chmod(0o755)
+    with pytest.raises(EngineError, match="no Valkey or Redis server"):
+        find({REDIS_7: str(wrong)})
+
+
+def test_an_archive_with_a_script_that_nobody_calls_is_refused(tmp_path: Path) -> None:
+    archive = build("gateway-new", tmp_path)
+    folder = tmp_path / "tree"
+    shutil.unpack_archive(archive, folder, "zip")
+    (folder / "gateway" / "lua" / "another.lua").write_text("#!lua\nreturn 1\n")
+    shutil.make_archive(str(tmp_path / "other"), "zip", folder)
+    with pytest.raises(ScriptsError, match="another"):
+        read_sources(tmp_path / "other.zip")
+
+
+# ---- the command line
+
+
+def proof(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "refill.proofs", "--images", "results/images", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(PROJECT / "workflow/scripts"),
+             "REFILL_LOCK": str(folder / "lock")},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results/images").mkdir(parents=True)
+    for name in ("gateway-old", "gateway-new", "qdrant-edge"):
+        base = Path("results/images")
+        build_image(PROJECT, name, load_images(), base / f"{name}.pyz", base / f"{name}.json", "0")
+    return tmp_path
+
+
+def test_an_episode_is_replayed_by_its_name(built: Path) -> None:
+    done = proof(built, "--seed", "5", "--replay", "crash-server:new:1")
+    assert done.returncode == 0, done.stderr
+    assert "crash-server:new:1: holds" in done.stdout
+    wrong = proof(built, "--replay", "crash-server:new")
+    assert wrong.returncode == 1
+    assert "no episode" in wrong.stderr
+    assert list_attempts(built) == []
+
+
+def test_a_proof_that_fails_in_its_harness_is_an_attempt(built: Path) -> None:
+    archive = built / "results/images/gateway-new.pyz"
+    archive.write_bytes(archive.read_bytes() + b"x")
+    done = proof(built, "--output", "results/proofs/aof.json", "--scale", "smoke")
+    assert done.returncode == 1
+    assert "gateway-new.pyz has the SHA-256" in done.stderr
+    (attempt,) = list_attempts(built)
+    assert attempt["outcome"] == "failed"
+    assert not (built / "results/proofs/aof.json").exists()
+
+
+def test_every_proof_that_does_not_hold_is_kept(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: Subject, found: Findings) -> None:
+        found.note(number=1)
+        found.expect(False, "it does not hold")
+
+    monkeypatch.setattr(suite, "CHECKS", (Check("x", "a property", "published", fails),))
+    monkeypatch.setenv("REFILL_LOCK", str(built / "lock"))
+    names = {"old": "gateway-old", "new": "gateway-new", QDRANT: "qdrant-edge"}
+    images = {name: Path("results/images") / f"{image}.json" for name, image in names.items()}
+    files = Files(Path(), images, Path("results/proofs/aof.json"))
+    plan = {"code": "0", "scale": "test", "form": "smoke", "seed": 3, "servers": {}}
+    records = [prove(plan, files, silent("proof")) for _ in range(2)]
+    assert [(r["valid"], r["outcome"]) for r in records] == [(False, "failed")] * 2
+    assert records[0]["invalid"] == [
+        f"x ({image}): fail: it does not hold" for image in ("new", "old")
+    ]
+    attempts = list_attempts(built)
+    assert [attempt["outcome"] for attempt in attempts] == ["failed", "failed"]
+    kept = [built / "results/attempts" / a["attempt"] / "aof.json" for a in attempts]
+    assert [json.loads(path.read_text())["attempt"] for path in kept] == [
+        record["attempt"] for record in records
+    ]
+    assert records[0]["checks"][0]["evidence"] == {"number": 1}
+    assert not (built / "results/scratch/proofs-aof").exists()
