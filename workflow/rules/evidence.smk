@@ -48,6 +48,7 @@ rule manifest:
         rounds=ROUND_RECORDS,
         files=[*OPTIMIZER_TABLES, *ROUND_FILES],
         images=IMAGE_RECORDS,
+        engines=ENGINE_RECORDS,
         corpora=[CORPUS_RECORD, *DOCUMENT_RECORDS],
         tables=rules.tables.output,
     output:

@@ -7,6 +7,7 @@ rule round_on:
     input:
         corpus=DOCUMENT_RECORDS,
         images=IMAGE_RECORDS,
+        engines=ENGINE_RECORDS,
     output:
         record=report(
             "results/rounds/on-main/{image}-{n}.json",

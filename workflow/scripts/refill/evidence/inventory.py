@@ -20,12 +20,14 @@ WRITTEN_LATER = (
     "results/logs/report*",
     # The data of engines that run, or were killed.
     "results/scratch/*",
+    # The jars of native engines: their records hold the hash of each.
+    "results/engines/*/home/*",
 )
 
 # Kinds of which every file counts: one that the manifest does not name is a difference.
 # Logs and attempts grow with every later try.
 COMPLETE = frozenset(
-    {"record", "ledger", "polls", "raw profile", "resources", "table", "image", "corpus"}
+    {"record", "ledger", "polls", "raw profile", "resources", "table", "image", "engine", "corpus"}
 )
 
 # First match wins. Patterns are those of fnmatch: * crosses folders.
@@ -46,6 +48,7 @@ _SOURCES = (
 )
 _RESULTS = (
     ("results/images/*", "image"),
+    ("results/engines/*.json", "engine"),
     ("results/corpora/*", "corpus"),
     ("results/downloads/*", "download"),
     ("results/attempts/*", "attempt"),
