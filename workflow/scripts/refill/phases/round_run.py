@@ -233,6 +233,9 @@ class _Plan:
         for cell in settings.cells:
             if cell.profile == "cold":
                 for number in range(1, settings.trials + 1):
+                    # Every engine is asked the same; what is new to one is new to all.
+                    if (cell.clients, number) in self._cold:
+                        continue
                     new = source.cold(cell.requests, number, cell.clients, cell.profile)
                     self._cold[cell.clients, number] = self._add(new)
 

@@ -290,6 +290,14 @@ def _limits(records: Sequence[Record], published: Mapping[str, Any]) -> list[str
         "A trial of 200 requests has 10 samples above its p95: the tail is coarse.",
         *published["caveats"],
     ]
+    measured = {name for r in records for name in r.get("natives", {}) if name in r["engines"]}
+    if measured:
+        sentences.append(
+            f"{' and '.join(sorted(measured))}: one node, one shard merged to one segment, without "
+            "a response cache, so a warm request there is a repeated one that is worked out anew. "
+            "They run beside the gateway and idle while another engine is asked; their median "
+            "over the rounds shows the machine's drift and says nothing of the two images."
+        )
     if any(r["engines"].get("qdrant", {}).get("embedded") for r in records):
         sentences.insert(
             0,
