@@ -85,9 +85,13 @@ def load_images(path: Path = PROJECT / "config/images.yaml") -> dict[str, dict[s
 
 
 def load_native(path: Path = PROJECT / "config/native.yaml") -> dict[str, dict[str, Any]]:
-    """Return what each native engine is made of, by name. Raises ConfigError as `validate`."""
-    engines: dict[str, dict[str, Any]] = _load_checked(path, "native.schema.yaml")["engines"]
-    return engines
+    """Return what each native engine is made of, by name, each with the Java that it may fetch.
+
+    Raises ConfigError as `validate`.
+    """
+    value = _load_checked(path, "native.schema.yaml")
+    engines: dict[str, dict[str, Any]] = value["engines"]
+    return {name: {**entry, "fetched_java": value["java"]} for name, entry in engines.items()}
 
 
 def load_claims(path: Path = PROJECT / "config/claims.yaml") -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -59,8 +60,8 @@ def prepare(
         if own["url"]:
             content |= {"status": "at hand", "source": "url"}
         else:
-            found = java.find(settings["java"], spec["java"]["least"], spec["java"].get("most"))
             content |= _installed(name, spec, own["home"], home)
+            found = _java(root, spec, settings["java"], Path(own["home"] or home))
             content |= {"status": "at hand", "java": found.identity()}
     except EngineError as error:
         why = without_paths(str(error), [root])
@@ -82,6 +83,26 @@ def _installed(name: str, spec: Mapping[str, Any], given: str | None, home: Path
         "jars": jars,
         "absent": list(spec["absent"]),
     }
+
+
+def _java(root: Path, spec: Mapping[str, Any], given: str, home: Path) -> java.Java:
+    """Find a Java; where there is none, fetch the one that is pinned into a home of artifacts."""
+    try:
+        return java_of(spec, given, home)
+    except EngineError:
+        numbers, fetched = spec["java"], spec["fetched_java"]
+        fits = numbers["least"] <= fetched["feature"] <= numbers.get("most", fetched["feature"])
+        here = platform.system() == "Linux" and platform.machine() == fetched["machine"]
+        if given != java.AUTO or not (fits and here) or (home / "jdk").exists():
+            raise
+    archive = root / "results/downloads" / f"{fetched['package']}-{fetched['version']}"
+    java.fetch(fetched, archive, home / "jdk")
+    return java_of(spec, given, home)
+
+
+def java_of(spec: Mapping[str, Any], given: str, home: Path) -> java.Java:
+    """Give the Java that an engine runs on: the configured, its own, or one of this machine."""
+    return java.find(given, spec["java"]["least"], spec["java"].get("most"), home / "jdk")
 
 
 def version_of(home: Path, name: str) -> str:
@@ -125,7 +146,7 @@ def open_installation(
         path = place / jar
         if not path.is_file() or sha256_file(path) != wanted:
             raise EngineError(f"{name}: {jar} is not the one that its record names: {again}")
-    found = java.find(settings["java"], spec["java"]["least"], spec["java"].get("most"))
+    found = java_of(spec, settings["java"], place)
     if found.identity() != content["java"]:
         raise EngineError(
             f"{name}: Java is {found.version} now, its record says "

