@@ -13,12 +13,14 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 from refill.config import PROJECT, ConfigError, load, load_native
-from refill.engines import artifacts
+from refill.engines import artifacts, native
 from refill.engines.description import EngineError
-from refill.engines.installations import open_installation, prepare
+from refill.engines.installations import DIALECTS, open_installation, prepare
 from refill.phases.measure_round import Files, measure
 from refill.phases.round_record import unproven_native
 from refill.progress import Progress
+from refill.runtimes.process import ProcessEngine
+from refill.runtimes.users import other_user, take_copy
 from round_fixture import COUNTS, files, plan
 from round_fixture import prepare as prepare_round
 
@@ -59,9 +61,34 @@ def needed(root: Path, name: str) -> None:
     pytest.skip(f"{name} is not at hand: {record['why']}")
 
 
+def small(image: str, n: int, settings: dict[str, Any]) -> dict[str, Any]:
+    """Give the plan of a round of one trial with OpenSearch beside the gateway."""
+    return plan(
+        "off-control",
+        image,
+        n,
+        counts={"trials": 1, "clients": [1], "warm": 4, "cold_enabled": 4, "cold_disabled": 4},
+        engines=["gateway", OPENSEARCH],
+        native=settings,
+        native_specs=SPECS,
+    )
+
+
 def run(asked: dict[str, Any], made: Files) -> dict[str, Any]:
     """Measure a round and give its record."""
     return measure(asked, made, Progress("test", None, io.StringIO()))
+
+
+def completed(record: dict[str, Any]) -> None:
+    """Check that a round went to its end and every answer was right.
+
+    Not that it is valid: on a busy machine the driver's own pauses make it invalid, rightly.
+    """
+    assert record["outcome"] == "completed", record["invalid"]
+    assert cells(record, "gateway")
+    for cell in record["cells"]:
+        for trial in cell["trials"]:
+            assert trial["stats"]["ok"] == trial["stats"]["n"] == cell["requests"], trial["wrong"]
 
 
 @pytest.fixture(scope="module")
@@ -96,9 +123,9 @@ def test_a_native_engine_answers_all_six_operations_right(
     found = cells(measured, engine)
     assert len(found) == 6 * len(COUNTS["clients"])  # type: ignore[arg-type]
     assert [c["operation"] for c in found] == [c["operation"] for c in cells(measured, "gateway")]
+    completed(measured)
     for cell in found:
         for trial in cell["trials"]:
-            assert trial["stats"]["ok"] == trial["stats"]["n"] == cell["requests"], trial["wrong"]
             # Nothing came from a cache of responses, and the gateway did nothing meanwhile.
             assert trial["natives"][engine]["request_cache_misses"] == 0
             assert trial["cache"]["qdrant_calls"] == 0
@@ -169,35 +196,18 @@ def test_an_engine_that_is_not_at_hand_leaves_the_round_valid(
     monkeypatch.undo()
     why = json.loads(record.read_text())["why"]
     assert "not on PATH" in why or "is needed" in why
-    counts = {"trials": 1, "clients": [1], "warm": 4, "cold_enabled": 4, "cold_disabled": 4}
-    asked = plan(
-        "off-control",
-        "old",
-        counts=counts,
-        engines=["gateway", OPENSEARCH],
-        native=SETTINGS,
-        native_specs=SPECS,
-    )
+    asked = small("old", 1, SETTINGS)
     made = files(root, "off-control", "old")
     found = run(asked, replace(made, engines={OPENSEARCH: record}))
-    assert found["valid"], found["invalid"]
+    completed(found)
     assert found["natives"] == {OPENSEARCH: {"status": "not measured", "why": why}}
     assert cells(found, OPENSEARCH) == []
 
 
 def test_an_engine_that_fails_takes_its_own_cells_alone(root: Path, tmp_path: Path) -> None:
     needed(root, OPENSEARCH)
-    counts = {"trials": 1, "clients": [1], "warm": 4, "cold_enabled": 4, "cold_disabled": 4}
-    asked = plan(
-        "off-control",
-        "old",
-        2,
-        counts=counts,
-        engines=["gateway", OPENSEARCH],
-        # Too little for Java to start with.
-        native={**SETTINGS, "heap": "1m"},
-        native_specs=SPECS,
-    )
+    # Too little for Java to start with.
+    asked = small("old", 2, {**SETTINGS, "heap": "1m"})
     made = files(root, "off-control", "old", 2)
     engines = {OPENSEARCH: root / "results/engines/opensearch.json"}
     found = measure(
@@ -209,7 +219,53 @@ def test_an_engine_that_fails_takes_its_own_cells_alone(root: Path, tmp_path: Pa
     assert not found["valid"]
     assert found["invalid"][-1].startswith("opensearch: opensearch has ended")
     assert str(root) not in json.dumps(found)
-    assert [cell["valid"] for cell in cells(found, "gateway")] == [True]
+    completed(found)
+
+
+def test_one_that_runs_already_is_measured_at_its_url_and_left_as_it_was(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed(root, OPENSEARCH)
+    kept = root / "results/engines/opensearch"
+    installed = open_installation(
+        kept.with_suffix(".json"), OPENSEARCH, SPECS[OPENSEARCH], SETTINGS, kept / "home"
+    )
+    assert installed.home is not None
+    assert installed.java is not None
+    node = native.Node(
+        installed.home,
+        installed.java,
+        native.Budget(2, "512m"),
+        SETTINGS["user"],
+        120,
+        lambda home, copy: take_copy(home, copy, other_user(SETTINGS["user"])),
+    )
+    described = native.describe(DIALECTS[OPENSEARCH], node)
+    # One without security takes any name and word; what counts here is that no record holds them.
+    monkeypatch.setenv("OPENSEARCH_USER", "reader-of-refill")
+    monkeypatch.setenv("OPENSEARCH_PASSWORD", "word-of-refill")
+    with ProcessEngine(described, tmp_path / "scratch", tmp_path / "log") as engine:
+        url = engine.address.url
+        settings = {**SETTINGS, OPENSEARCH: {**SETTINGS[OPENSEARCH], "url": url}}
+        record = root / "results/engines/at-url.json"
+        prepare(root, OPENSEARCH, SPECS[OPENSEARCH], settings, tmp_path / "home", record, "test")
+        asked = small("new", 1, settings)
+        made = files(root, "off-control", "new")
+        found = run(asked, replace(made, engines={OPENSEARCH: record}))
+        indices = native.Api(OPENSEARCH, engine.address).call("GET", "/_stats")["indices"]
+    completed(found)
+    identity = found["engines"][OPENSEARCH]
+    assert (identity["runtime"], identity["version"]) == ("external", "3.9.0")
+    assert found["natives"][OPENSEARCH]["started_s"] is None
+    assert len(cells(found, OPENSEARCH)) == 1
+    assert "flights" not in indices
+    for path in (
+        made.record,
+        made.resources,
+        record,
+        *(root / "results/attempts").rglob("*.json*"),
+    ):
+        assert b"of-refill" not in path.read_bytes()
 
 
 def test_a_jar_that_is_not_the_pinned_one_is_refused(root: Path, tmp_path: Path) -> None:
