@@ -60,8 +60,13 @@ def prepare(
         if own["url"]:
             content |= {"status": "at hand", "source": "url"}
         else:
+            place = Path(own["home"] or home)
+            wanted = _java_to_fetch(spec, settings["java"], place)
             content |= _installed(name, spec, own["home"], home)
-            found = _java(root, spec, settings["java"], Path(own["home"] or home))
+            if wanted is not None:
+                archive = root / "results/downloads" / f"{wanted['package']}-{wanted['version']}"
+                java.fetch(wanted, archive, place / "jdk")
+            found = java_of(spec, settings["java"], place)
             content |= {"status": "at hand", "java": found.identity()}
     except EngineError as error:
         why = without_paths(str(error), [root])
@@ -85,19 +90,22 @@ def _installed(name: str, spec: Mapping[str, Any], given: str | None, home: Path
     }
 
 
-def _java(root: Path, spec: Mapping[str, Any], given: str, home: Path) -> java.Java:
-    """Find a Java; where there is none, fetch the one that is pinned into a home of artifacts."""
+def _java_to_fetch(spec: Mapping[str, Any], given: str, home: Path) -> Mapping[str, Any] | None:
+    """Say which Java must be fetched: None where one is here, the pinned one where none is.
+
+    Raises:
+        EngineError: none is here, and the pinned one is not for this engine or machine.
+    """
     try:
-        return java_of(spec, given, home)
+        java_of(spec, given, home)
     except EngineError:
-        numbers, fetched = spec["java"], spec["fetched_java"]
-        fits = numbers["least"] <= fetched["feature"] <= numbers.get("most", fetched["feature"])
-        here = platform.system() == "Linux" and platform.machine() == fetched["machine"]
-        if given != java.AUTO or not (fits and here) or (home / "jdk").exists():
-            raise
-    archive = root / "results/downloads" / f"{fetched['package']}-{fetched['version']}"
-    java.fetch(fetched, archive, home / "jdk")
-    return java_of(spec, given, home)
+        numbers, pinned = spec["java"], spec["fetched_java"]
+        fits = numbers["least"] <= pinned["feature"] <= numbers.get("most", pinned["feature"])
+        here = platform.system() == "Linux" and platform.machine() == pinned["machine"]
+        if given == java.AUTO and fits and here:
+            return dict(pinned)
+        raise
+    return None
 
 
 def java_of(spec: Mapping[str, Any], given: str, home: Path) -> java.Java:

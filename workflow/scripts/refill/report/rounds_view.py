@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from refill.report import text
 from refill.report.lookup import NOT_MEASURED
+from refill.report.natives_view import natives_table
 from refill.report.plots import to_svg
 from refill.report.rounds import (
     IMAGES,
@@ -59,6 +60,7 @@ def section(
         "cells": _cell_tables(table),
         "pictures": _pictures(records, expected, published, table),
         "aof": _aof(aof_table(records, expected, published)),
+        "natives": natives_table(ordered),
         "rounds": [_round(record) for record in ordered],
         "missing": _missing(records, expected),
         "wrong": _wrong(ordered),
