@@ -287,6 +287,23 @@ def test_an_artifact_that_nobody_published_is_named_without_addresses(tmp_path: 
     assert "://" not in str(raised.value)
 
 
+def test_a_releases_folder_is_taken_as_it_is(root: Path, tmp_path: Path) -> None:
+    needed(root, OPENSEARCH)
+    release = root / "results/engines/opensearch/home"
+    record = root / "results/engines/of-a-release.json"
+
+    def prepared(home: Path) -> dict[str, Any]:
+        settings = {**SETTINGS, OPENSEARCH: {**SETTINGS[OPENSEARCH], "home": str(home)}}
+        asked = (root, OPENSEARCH, SPECS[OPENSEARCH], settings, tmp_path / "unused", record, "test")
+        return prepare(*asked)
+
+    made = prepared(release)
+    assert (made["status"], made["source"], made["version"]) == ("at hand", "home", "3.9.0")
+    assert made["jars"].items() <= record_of(root, OPENSEARCH)["jars"].items()
+    assert not list((tmp_path / "unused").iterdir())
+    assert "give the folder of an unpacked release" in prepared(tmp_path)["why"]
+
+
 def test_a_changed_jar_is_noticed_before_a_round(root: Path, tmp_path: Path) -> None:
     needed(root, OPENSEARCH)
     record = root / "results/engines/opensearch.json"

@@ -172,17 +172,23 @@ class RoundRun:
     def _warm_up(self, engine: str, clients: Clients) -> None:
         """Fill the cache with every warm request, see each once more, and walk the cold path.
 
-        A native engine is walked longer, for its Java compiles what runs often while it runs.
+        A native engine is walked longer and by all clients, for its Java compiles what runs often
+        while it runs.
         """
-        keys = [*self._plan.fill, *self._plan.fill, *self._plan.warm_up]
         phases = [self._plan.fill, self._plan.fill, self._plan.warm_up]
-        if engine != GATEWAY and keys:
-            phases = [[keys[i % len(keys)] for i in range(self.settings.native_warm_up)]]
+        share = 1
+        if engine != GATEWAY:
+            keys = [key for part in phases for key in part]
+            wanted = self.settings.native_warm_up if keys else 0
+            phases = [[keys[i % len(keys)] for i in range(wanted)]]
+            share = max(cell.clients for cell in self.settings.cells)
         for part in phases:
-            if part:
-                window = next(self._windows)
-                self.engine_of[window] = engine
-                self._issue(clients, [Job(WARM_UP, "closed", window, part, len(part))])
+            window = next(self._windows)
+            self.engine_of[window] = engine
+            parts = [mine for n in range(share) if (mine := part[n::share])]
+            jobs = [Job(WARM_UP, "closed", window, mine, len(mine)) for mine in parts]
+            if jobs:
+                self._issue(clients, jobs)
 
     def _trial(self, clients: Clients, cell: Cell, number: int) -> None:
         keys, window = self._plan.keys(cell, number), next(self._windows)
