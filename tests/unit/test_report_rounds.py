@@ -13,6 +13,7 @@ from refill.config import load_claims
 from refill.operations.catalog import load_operations
 from refill.phases.round_plan import order
 from refill.report.aa import aa_table, sentence
+from refill.report.natives_view import natives_table
 from refill.report.page import render
 from refill.report.rounds import Expected, aof_table, rounds_table, write_tables
 from refill.report.rounds_view import section
@@ -375,6 +376,86 @@ def test_the_page_shows_cells_rounds_log_and_picture(records: list[dict[str, Any
     assert "9,103,721" in html
     assert html.count("<svg xmlns") >= 2
     assert 'src="http' not in html
+
+
+WITH_NATIVE = replace(EXPECTED, engines=["gateway", "opensearch"])
+
+
+def with_native(records: list[dict[str, Any]], status: str = "measured") -> None:
+    """Add OpenSearch's cells to each round: as the gateway's, twice as slow."""
+    for number, record in enumerate(records):
+        record["natives"] = {"opensearch": {"status": status, "why": "no Java"}}
+        for cell in record["cells"]:
+            for trial in cell["trials"]:
+                used = {"rss_bytes": 5e6, "cpu_s": 0.02}
+                trial |= {"resources": {"opensearch": used}, "start_s": 1.0, "end_s": 2.0}
+        if status != "measured":
+            continue
+        record["natives"]["opensearch"] |= {"started_s": 7.0 + number, "primed": {"load_s": 2.0}}
+        record["engines"]["opensearch"] = {
+            "name": "opensearch", "version": "3.9.0", "runtime": "process",
+            "jvm": {"version": "25.0.3", "vendor": "V"},
+        }  # fmt: skip
+        own = copy.deepcopy(record["cells"])
+        for cell in own:
+            cell["engine"] = "opensearch"
+            for trial in cell["trials"]:
+                trial["stats"]["p50_ms"] *= 2
+                trial["natives"] = {"opensearch": {"gc_s": 0.001}}
+                trial["resources"]["opensearch"] = {"rss_bytes": 9e8, "cpu_s": 0.5}
+        record["cells"] += own
+
+
+def native_cell(records: list[dict[str, Any]]) -> Any:
+    table = rounds_table(records, WITH_NATIVE, PUBLISHED)
+    return row(table, profile="on-main", cell="cold", engine="opensearch", clients=8)
+
+
+def test_a_native_engines_row_has_its_own_figures_and_no_hit_ratio(
+    records: list[dict[str, Any]],
+) -> None:
+    with_native(records)
+    found = native_cell(records)
+    assert found["status"] == "completed"
+    assert found["old_p50_ms"] == pytest.approx(23 + 25)
+    assert pd.isna(found["hit_ratio"])
+
+
+def test_a_native_engine_that_was_not_at_hand_says_why(records: list[dict[str, Any]]) -> None:
+    with_native(records, "not measured")
+    assert native_cell(records)["status"] == "not measured: no Java"
+
+
+def test_a_native_engine_that_failed_in_one_round_spoils_its_own_cells(
+    records: list[dict[str, Any]],
+) -> None:
+    with_native(records)
+    bad = records[1]
+    bad["natives"]["opensearch"] = {"status": "failed", "why": "it has ended"}
+    bad["cells"] = [cell for cell in bad["cells"] if cell["engine"] == "gateway"]
+    assert native_cell(records)["status"] == "invalid: on-main/new-1: it has ended"
+    assert cold(rounds_table(records, WITH_NATIVE, PUBLISHED))["status"] == "completed"
+
+
+def test_another_version_in_one_round_spoils_the_native_cells_alone(
+    records: list[dict[str, Any]],
+) -> None:
+    with_native(records)
+    records[2]["engines"]["opensearch"]["version"] = "3.8.0"
+    assert "differ in opensearch" in native_cell(records)["status"]
+    assert cold(rounds_table(records, WITH_NATIVE, PUBLISHED))["status"] == "completed"
+
+
+def test_the_page_shows_what_the_native_engines_took(records: list[dict[str, Any]]) -> None:
+    with_native(records)
+    table = natives_table(records)
+    assert table is not None
+    (shown,) = table.rows
+    assert [cell.text for cell in shown] == [
+        "opensearch 3.9.0", "measured", "25.0.3, V", "8", "14.0", "2.00", "900", "0.168", "2 %",
+    ]  # fmt: skip
+    assert "Native engines" in render([], {}, {}, load_claims(), rounds=records, expected=EXPECTED)
+    assert natives_table([]) is None
 
 
 def test_a_wrong_response_is_shown_with_request_and_answer(records: list[dict[str, Any]]) -> None:

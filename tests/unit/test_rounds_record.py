@@ -195,9 +195,11 @@ def test_the_final_ledger_names_cell_and_trial_and_keeps_other_rows(tmp_path: Pa
     extra = rows.iloc[:1].assign(window=0, phase="warm-up")
     path = tmp_path / "x.parquet"
     whole = pd.concat([extra, rows[rows["window"] == 4]], ignore_index=True)
-    assert write_ledger(path, whole, [trial(moment(100))]) == 7
+    engines = {0: "opensearch", 4: "gateway"}
+    assert write_ledger(path, whole, [trial(moment(100))], engines) == 7
     read = pq.read_table(path).to_pandas()
     assert list(read["status"])[:3] == ["ok", "ok", "wrong"]
+    assert list(read["engine"]) == ["opensearch", *["gateway"] * 6]
     assert read["operation"].isna().tolist() == [True, *[False] * 6]
     assert set(read["clients"].dropna()) == {2}
     assert set(read["trial"].dropna()) == {1}

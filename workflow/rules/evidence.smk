@@ -60,6 +60,7 @@ rule manifest:
         proofs=PROOF_RECORDS,
         files=[*OPTIMIZER_TABLES, *ROUND_FILES],
         images=IMAGE_RECORDS,
+        engines=ENGINE_RECORDS,
         corpora=[CORPUS_RECORD, *DOCUMENT_RECORDS],
         tables=[*rules.tables.output, *FALSE_VERDICTS],
     output:

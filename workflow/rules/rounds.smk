@@ -9,6 +9,7 @@ rule round_on:
         corpus=DOCUMENT_RECORDS,
         images=IMAGE_RECORDS,
         node=ROUNDS_NODE,
+        engines=ENGINE_RECORDS,
     output:
         record=report(
             "results/rounds/on-main/{image}-{n}.json",

@@ -47,6 +47,7 @@ if __name__ == "__main__":
                     for name in ("warm", "cold")
                     if name in smk.output.keys()  # noqa: SIM118 - a Snakemake list with names
                 },
+                engines={Path(path).stem: Path(path) for path in smk.input.engines},
             ),
             terminal,
             sys.stdout,

@@ -17,11 +17,13 @@ from refill import images, needs
 from refill.config import (
     load_claims,
     load_images,
+    load_native,
     load_optimizers,
     validate,
 )
 from refill.config.load import DOCUMENT_KINDS
 from refill.corpora.depth import truth_depth
+from refill.engines import artifacts, java
 from refill.evidence.code import code_hash
 from refill.operations.catalog import load_operations
 from refill.phases.round_plan import order, plain
@@ -75,6 +77,7 @@ class Plans:
         self._configurations = load_optimizers(project / "config" / "optimizers.yaml")
         self._entries = load_images(project / "config" / "images.yaml")
         self._operations = load_operations(project / "config" / "operations.yaml")
+        self._native = load_native(project / "config" / "native.yaml")
         load_claims(project / "config" / "claims.yaml")
         image = self.config["qdrant"].get("image")
         self.qdrant_images: list[str] = [image] if image else []
@@ -86,6 +89,7 @@ class Plans:
         self.images = list(dict.fromkeys(named))
         for name in self.images:
             images.check(project, name, self._entries, fetch=False)
+        self.native_engines = self._native_engines()
         self.corpus_name: str = self.config["corpus"]["name"]
         corpora = self.config["corpora"]
         self.document_corpora = [n for n, spec in corpora.items() if spec["kind"] in DOCUMENT_KINDS]
@@ -170,7 +174,10 @@ class Plans:
     def round(self, profile: str, image: str, n: int) -> dict[str, Any]:
         """Give the plan of one round."""
         rounds = self.config["rounds"]
-        kept = ("seed", "engines", "warm_up", "timeout_s", "trial_limit_s", "valkey", "gateway")
+        kept = (
+            "seed", "engines", "warm_up", "timeout_s", "trial_limit_s", "valkey", "gateway",
+            "native",
+        )  # fmt: skip
         return self._plan(
             "run_round.py",
             profile=profile,
@@ -183,7 +190,24 @@ class Plans:
             gateway_image=rounds["images"][image],
             qdrant=self.config["qdrant"],
             cpus=self.cpus,
+            native_specs={name: self._native[name] for name in self.native_engines},
             **{key: rounds[key] for key in kept},
+        )
+
+    def native_engine(self, name: str) -> dict[str, Any]:
+        """Give the plan of making a native engine ready.
+
+        What decides whether it is at hand is in the plan, so that a Java or Maven that comes later
+        is noticed.
+        """
+        native = self.config["rounds"]["native"]
+        return self._plan(
+            "prepare_engine.py",
+            name=name,
+            spec=self._native[name],
+            settings={"java": native["java"], name: native[name]},
+            maven=artifacts.available(),
+            javas=sorted(str(program) for program in java.candidates_here()),
         )
 
     def round_priority(self, profile: str, image: str, n: int) -> int:
@@ -207,6 +231,11 @@ class Plans:
         rounds = self.config.get("rounds", {})
         ordered = order(rounds.get("blocks", 1))
         return [(p, image, n) for p in rounds.get("profiles", []) for image, n in ordered]
+
+    def _native_engines(self) -> list[str]:
+        """Give the native engines that the rounds measure."""
+        engines = self.config.get("rounds", {}).get("engines", [])
+        return [engine for engine in engines if engine != "gateway"] if self.rounds else []
 
     def _gateway_images(self) -> list[str]:
         # In an A/A run both arms are one image.

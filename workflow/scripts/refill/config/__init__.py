@@ -5,6 +5,7 @@ from refill.config.load import (
     load,
     load_claims,
     load_images,
+    load_native,
     load_optimizers,
     validate,
 )
@@ -17,6 +18,7 @@ __all__ = [
     "load",
     "load_claims",
     "load_images",
+    "load_native",
     "load_optimizers",
     "resolve_optimizers",
     "validate",

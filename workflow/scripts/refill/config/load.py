@@ -20,6 +20,7 @@ from refill.corpora.depth import MAX_DEPTH, deleted_share, wanted_depth
 ENGINES = ("image", "binary", "url")
 # Kinds of corpora that hold documents; all others hold vectors.
 DOCUMENT_KINDS = ("flights",)
+NATIVE_ENGINES = ("elasticsearch", "opensearch")
 
 
 def load(
@@ -83,6 +84,16 @@ def load_images(path: Path = PROJECT / "config/images.yaml") -> dict[str, dict[s
     return images
 
 
+def load_native(path: Path = PROJECT / "config/native.yaml") -> dict[str, dict[str, Any]]:
+    """Return what each native engine is made of, by name, each with the Java that it may fetch.
+
+    Raises ConfigError as `validate`.
+    """
+    value = _load_checked(path, "native.schema.yaml")
+    engines: dict[str, dict[str, Any]] = value["engines"]
+    return {name: {**entry, "fetched_java": value["java"]} for name, entry in engines.items()}
+
+
 def load_claims(path: Path = PROJECT / "config/claims.yaml") -> dict[str, Any]:
     """Return the published claims. Raises ConfigError as `validate`."""
     value = _load_checked(path, "claims.schema.yaml")
@@ -143,6 +154,13 @@ def _check_rounds(config: Mapping[str, Any], project: Path) -> list[Problem]:
         if image not in images:
             text = f"no image {image!r}: {nearest(image, images)}config/images.yaml has "
             found.append(Problem(("rounds", "images", which), text + ", ".join(images)))
+    for engine in NATIVE_ENGINES:
+        own = rounds["native"][engine]
+        if own["home"] is not None and own["url"] is not None:
+            text = "and `home` are both given: keep one and set the other to null"
+            found.append(Problem(("rounds", "native", engine, "url"), text))
+        elif own["url"] is not None:
+            found += _check_url(own["url"], ("rounds", "native", engine, "url"))
     binary = rounds["valkey"]["binary"]
     if binary is not None and not _startable(binary):
         text = (
@@ -183,7 +201,7 @@ def _check_engine(config: Mapping[str, Any], project: Path) -> list[Problem]:
             text = f"no image {name!r}: {nearest(name, known)}config/images.yaml has "
             return [Problem(("qdrant", "image"), text + ", ".join(known))]
     if given == ["url"]:
-        return _check_url(qdrant["url"])
+        return _check_url(qdrant["url"], ("qdrant", "url"))
     if given == ["binary"] and not _startable(qdrant["binary"]):
         text = f"{qdrant['binary']!r} is no program that can be started: give the path of a Qdrant "
         return [Problem(("qdrant", "binary"), text + "server, relative to the working folder")]
@@ -194,8 +212,7 @@ def _startable(program: str) -> bool:
     return "\0" not in program and Path(program).is_file() and os.access(program, os.X_OK)
 
 
-def _check_url(url: str) -> list[Problem]:
-    where: Where = ("qdrant", "url")
+def _check_url(url: str, where: Where) -> list[Problem]:
     # urlsplit drops line feeds and tabs without a word.
     if not all("!" <= character <= "~" for character in url):
         text = "must be of printable ASCII characters without spaces: write it as http://host:6333"
@@ -210,7 +227,7 @@ def _check_url(url: str) -> list[Problem]:
         return [Problem(where, "must be an http or https address: write it as http://host:6333")]
     if parts.username or parts.password or parts.query or parts.fragment:
         text = "must not hold a user, password, query or fragment, records would show it: "
-        return [Problem(where, text + "put the API key into the variable of qdrant.api_key_env")]
+        return [Problem(where, text + "put secrets into the environment (`api_key_env`)")]
     return []
 
 

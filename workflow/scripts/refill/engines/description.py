@@ -31,6 +31,9 @@ class Description:
         environment: variables that are set for it, beside the runtime's own.
         ready: asks the engine at an address whether it can serve; False or an OSError: not yet.
         start_timeout_s: how long it may take until it is ready.
+        user: user that it is run as when this process is root's, for engines that refuse root.
+        cpus: how many of this process's CPUs it may run on; None: all.
+        standard_input: what it reads there; the pipe then stays open until its end.
     """
 
     name: str
@@ -38,3 +41,6 @@ class Description:
     ready: Callable[[Address], bool]
     environment: Mapping[str, str] = field(default_factory=dict)
     start_timeout_s: float = 30.0
+    user: str | None = None
+    cpus: int | None = None
+    standard_input: Callable[[Place], bytes] | None = None

@@ -23,6 +23,8 @@ WRITTEN_LATER = (
     "results/bench.json",
     # The data of engines that run, or were killed.
     "results/scratch/*",
+    # The jars of native engines: their records hold the hash of each.
+    "results/engines/*/home/*",
 )
 
 # First match wins. Patterns are those of fnmatch: * crosses folders.
@@ -43,6 +45,7 @@ _SOURCES = (
 )
 _RESULTS = (
     ("results/images/*", "image"),
+    ("results/engines/*.json", "engine"),
     ("results/corpora/*", "corpus"),
     ("results/downloads/*", "download"),
     ("results/attempts/*", "attempt"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from refill.load.wire import Address, prepare
 
@@ -13,11 +13,18 @@ class Prepared:
     Args:
         requests: method, path and body of each; an empty body is none.
         address: where they go.
+        headers: of each, beside those that every request has.
     """
 
-    def __init__(self, requests: Iterable[tuple[str, str, bytes]], address: Address) -> None:
+    def __init__(
+        self,
+        requests: Iterable[tuple[str, str, bytes]],
+        address: Address,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         self._data = [
-            prepare(address, method, path, body or None) for method, path, body in requests
+            prepare(address, method, path, body or None, dict(headers or {}))
+            for method, path, body in requests
         ]
 
     def open(self) -> None:

@@ -7,11 +7,13 @@ resources and record.
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import pandas as pd
 from refill.batch_job import scratch
 from refill.corpora.documents import Documents
 from refill.engines.description import EngineError
+from refill.engines.installations import open_installation
 from refill.evidence.attempts import Attempt
 from refill.evidence.hashes import sha256_file
 from refill.evidence.host import host_facts
@@ -33,6 +36,7 @@ from refill.operations.requests import RequestSet
 from refill.phases.attempted import attempted
 from refill.phases.pauses import client_pauses
 from refill.phases.round_ledger import write_ledger
+from refill.phases.round_native import RECORDED, NativeParts
 from refill.phases.round_plan import Settings, cells, from_plain
 from refill.phases.round_record import (
     cell_figures,
@@ -44,6 +48,7 @@ from refill.phases.round_record import (
 )
 from refill.phases.round_run import WARM_UP, RoundRun
 from refill.phases.round_stack import GatewayStack, Parts
+from refill.phases.round_system import GATEWAY, RoundSystem
 from refill.progress import Progress
 
 SCHEMA = "refill.round/1"
@@ -60,6 +65,7 @@ class Files:
         corpus: folder of the prepared documents.
         gateway_image: record of the gateway's image.
         qdrant_image: record of Qdrant's image; None for a binary or a URL.
+        engines: by native engine, its record; its home may lie beside it.
         record, ledger, resources: what is written.
         profiles: the raw profile of each of the round's profiles (`warm`, `cold`).
     """
@@ -72,6 +78,7 @@ class Files:
     ledger: Path
     resources: Path
     profiles: Mapping[str, Path]
+    engines: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def written(self) -> list[Path]:
@@ -85,7 +92,7 @@ def measure(plan: Mapping[str, Any], files: Files, progress: Progress) -> dict[s
     Args:
         plan: `profile`, `image`, `n`, `serving`, `scale`, `seed`, `engines`, `operations`,
             `counts`, `warm_up`, `timeout_s`, `trial_limit_s`, `qdrant`, `valkey`, `gateway`,
-            `cpus` and `code`, all from the config.
+            `native`, `native_specs`, `cpus` and `code`, all from the config.
         files: what is read and written.
         progress: where the round says how far it is.
 
@@ -116,25 +123,32 @@ def _measure(
     requests = RequestSet.build(operations, documents, plan["seed"], INDEX, name)
     data = scratch(files.root)
     host, floor = host_facts(data), measure_floor()
-    stack = GatewayStack(
-        _parts(plan, files), data / attempt.target.replace("/", "-"), attempt.folder
-    )
-    run = RoundRun(settings, requests, stack, attempt.folder, progress)
+    data = data / attempt.target.replace("/", "-")
+    stack = GatewayStack(_parts(plan, files), data, attempt.folder)
+    openers = {name: partial(_native_parts, name, plan, files) for name in natives_of(plan)}
+    system = RoundSystem(stack, openers, data, attempt.folder, progress.say)
+    run = RoundRun(settings, requests, system, attempt.folder, progress)
     failure: str | None = None
     try:
-        with stack:
+        with system:
             try:
                 run.run(documents)
-                stack.drop()
+                system.drop()
             except (EngineError, ClientError) as error:
                 # While the parts are still there to tell.
-                raise EngineError(stack.explain(error)) from error
+                raise EngineError(system.explain(error)) from error
     except EngineError as error:
         # An engine's own words may hold paths of this machine; a record holds none.
         failure = without_paths(str(error), [files.root])
         progress.say(f"the round is invalid: {failure}")
     rows = run.ledger.frame()
-    figures = cell_figures(settings, run.trials, rows, run.judge.shown, plan["serving"])
+    figures = cell_figures(
+        settings, run.trials, rows, run.judge.shown, plan["serving"], _request_cache(plan)
+    )
+    natives = system.report(natives_of(plan))
+    for block in natives.values():
+        if "why" in block:
+            block["why"] = without_paths(block["why"], [files.root])
     profiles = profile_figures(figures, run.trials, settings)
     # A round that broke off has no trial of its later profiles: what is written of them says so.
     begun = {profile["name"] for profile in profiles}
@@ -147,6 +161,7 @@ def _measure(
     outcome, invalid = judged(figures, warm_up, kept, failure)
     longest_stall_s, stalls = client_pauses(run.windows)
     invalid += stalls
+    invalid += [f"{n}: {b['why']}" for n, b in natives.items() if b["status"] == "failed"]
     identity = {
         "id": f"{plan['profile']}/{plan['image']}",
         "repeat": plan["n"],
@@ -173,7 +188,8 @@ def _measure(
             "documents": documents.count,
             "sha256": sha256_file(files.corpus / "corpus.json"),
         },
-        "engines": stack.identities,
+        "engines": system.identities,
+        "natives": natives,
         "configuration": {
             "counts": plan["counts"],
             "gateway": plan["gateway"],
@@ -181,6 +197,7 @@ def _measure(
             "warm_up": plan["warm_up"],
             "timeout_s": plan["timeout_s"],
             "trial_limit_s": plan["trial_limit_s"],
+            "native": _native_settings(plan),
         },
         "host": host,
         "driver": {**floor, "longest_stall_s": longest_stall_s},
@@ -218,7 +235,7 @@ def _write(
     phases = resource_phases(run.moments)
     write_json(files.resources, {"schema": RESOURCES_SCHEMA, **identity, "phases": phases})
     written["resources"] = _file(files, files.resources)
-    count = write_ledger(files.ledger, rows, run.trials)
+    count = write_ledger(files.ledger, rows, run.trials, run.engine_of)
     written["ledger"] = {**_file(files, files.ledger), "rows": count}
     return written
 
@@ -230,7 +247,33 @@ def _settings(plan: Mapping[str, Any], operations: Operations) -> Settings:
         plan["warm_up"],
         plan["timeout_s"],
         plan["trial_limit_s"],
+        plan["native"]["warm_up"] if natives_of(plan) else 0,
     )
+
+
+def natives_of(plan: Mapping[str, Any]) -> list[str]:
+    """Give the native engines of a plan, in its order."""
+    return [engine for engine in plan["engines"] if engine != GATEWAY]
+
+
+def _native_parts(name: str, plan: Mapping[str, Any], files: Files) -> NativeParts:
+    """Give what a native engine is made of; an EngineError says why it is not at hand."""
+    record, settings = files.engines[name], plan["native"]
+    installed = open_installation(
+        record, name, plan["native_specs"][name], settings, record.with_suffix("") / "home"
+    )
+    cpus = settings["cpus"] or len(os.sched_getaffinity(0))
+    return NativeParts(name, installed, settings, cpus, INDEX)
+
+
+def _native_settings(plan: Mapping[str, Any]) -> dict[str, Any] | None:
+    if not natives_of(plan):
+        return None
+    return {key: plan["native"][key] for key in RECORDED}
+
+
+def _request_cache(plan: Mapping[str, Any]) -> bool:
+    return bool(natives_of(plan) and plan["native"]["request_cache"])
 
 
 def _parts(plan: Mapping[str, Any], files: Files) -> Parts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -18,6 +18,7 @@ SCHEMA = pa.schema(
     [
         ("seq", pa.int64()),
         ("profile", _NAME),
+        ("engine", _NAME),
         ("operation", _NAME),
         ("clients", pa.int16()),
         ("trial", pa.int16()),
@@ -39,13 +40,16 @@ SCHEMA = pa.schema(
 )
 
 
-def write_ledger(path: Path, rows: pd.DataFrame, trials: Sequence[Trial]) -> int:
+def write_ledger(
+    path: Path, rows: pd.DataFrame, trials: Sequence[Trial], engines: Mapping[int, str]
+) -> int:
     """Write a round's ledger, put in place by a rename.
 
     Args:
         path: the Parquet file.
         rows: rows of `refill.load.ledger`, in the order of their judging.
         trials: which window was which trial; rows of other windows belong to none.
+        engines: which engine the requests of a window went to.
 
     Returns:
         The number of rows.
@@ -53,6 +57,7 @@ def write_ledger(path: Path, rows: pd.DataFrame, trials: Sequence[Trial]) -> int
     known = {trial.window: trial for trial in trials}
     of_row = [known.get(int(window)) for window in rows["window"]]
     frame = rows.rename(columns={"phase": "profile", "query": "request"}).assign(
+        engine=pd.Series([engines[int(window)] for window in rows["window"]], dtype=object),
         operation=pd.Series([t.cell.operation if t else None for t in of_row], dtype=object),
         clients=pd.array([t.cell.clients if t else None for t in of_row], dtype="Int16"),
         trial=pd.array([t.number if t else None for t in of_row], dtype="Int16"),

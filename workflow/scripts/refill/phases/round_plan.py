@@ -55,6 +55,8 @@ class Settings:
         warm_up: requests of the cold operation, with keys of their own, before anything is timed.
         timeout_s: limit of one request.
         trial_limit_s: a trial that takes longer ends there, and is invalid.
+        native_warm_up: requests of all operations in turn to each native engine, before anything
+            is timed.
     """
 
     cells: Sequence[Cell]
@@ -62,6 +64,7 @@ class Settings:
     warm_up: int
     timeout_s: float
     trial_limit_s: float
+    native_warm_up: int = 0
 
 
 def cells(operations: Operations, engines: Sequence[str], serving: bool) -> tuple[Cell, ...]:

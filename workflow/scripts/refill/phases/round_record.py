@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from refill.engines import native
 from refill.engines.gateway import counted
 from refill.engines.valkey import growth
 from refill.load.ledger import conservation, latency_s
 from refill.phases.round_plan import Cell, Settings
 from refill.phases.round_run import Trial
 from refill.phases.round_stack import Moment
+from refill.phases.round_system import GATEWAY
 from refill.stats.quantiles import search_stats
 from refill.stats.silence import is_long, longest_silence
 
@@ -29,6 +31,7 @@ def cell_figures(
     rows: pd.DataFrame,
     shown_wrong: Mapping[int, Sequence[Mapping[str, Any]]],
     serving: bool,
+    request_cache: bool = False,
 ) -> list[dict[str, Any]]:
     """Give the cells of a round that were begun, each with its trials.
 
@@ -37,14 +40,18 @@ def cell_figures(
         trials: the trials that were run to their end.
         rows: the whole ledger.
         shown_wrong: by window, responses that are not right.
-        serving: whether the cache served.
+        serving: whether the gateway's cache served.
+        request_cache: whether a native engine may serve a repeated request from its cache.
     """
     figures = []
     for cell in settings.cells:
         mine = [trial for trial in trials if trial.cell == cell]
         if not mine:
             continue
-        blocks = [_trial(t, rows, shown_wrong.get(t.window, ()), settings, serving) for t in mine]
+        blocks = [
+            _trial(t, rows, shown_wrong.get(t.window, ()), settings, serving, request_cache)
+            for t in mine
+        ]
         invalid = [f"trial {b['trial']}: {why}" for b in blocks for why in b["invalid"]]
         if len(blocks) != settings.trials:
             invalid.append(f"{len(blocks)} of {settings.trials} trials were run")
@@ -70,6 +77,7 @@ def _trial(
     shown_wrong: Sequence[Mapping[str, Any]],
     settings: Settings,
     serving: bool,
+    request_cache: bool,
 ) -> dict[str, Any]:
     mine = rows[rows["window"] == trial.window]
     span = max(d.end for d in trial.done) - min(d.start for d in trial.done)
@@ -79,11 +87,13 @@ def _trial(
     )  # fmt: skip
     cache = counted(trial.before.cache, trial.after.cache)
     kept = conservation(mine.assign(seq=np.arange(len(mine))), trial.done)
-    invalid = [
-        *_unanswered(stats, trial.cell),
-        *kept["violations"],
-        *unproven(trial.cell.profile, serving, stats["n"], cache),
-    ]
+    engine = trial.cell.engine
+    seen = natives_counted(trial.before, trial.after)
+    if engine == GATEWAY:
+        proof = unproven(trial.cell.profile, serving, stats["n"], cache)
+    else:
+        proof = unproven_native(engine, cache, seen[engine], request_cache)
+    invalid = [*_unanswered(stats, trial.cell), *kept["violations"], *proof]
     return {
         "trial": trial.number,
         "window": trial.window,
@@ -94,6 +104,7 @@ def _trial(
         "stats": {key: value for key, value in stats.items() if key not in _NOT_HERE},
         "cache": cache,
         "hit_ratio": hit_ratio(cache),
+        "natives": seen,
         "aof": growth(trial.before.aof, trial.after.aof),
         "resources": spent(trial.before, trial.after),
         "conservation": kept["checks"],
@@ -160,6 +171,33 @@ def unproven(profile: str, serving: bool, requests: int, cache: Mapping[str, Any
     ]
 
 
+def unproven_native(
+    engine: str,
+    cache: Mapping[str, Any],
+    counters: Mapping[str, float],
+    request_cache: bool,
+) -> list[str]:
+    """Say where counters show that a native engine did other work than was meant.
+
+    The gateway must have done nothing meanwhile, and with its request cache off the engine must
+    have served nothing from it.
+    """
+    names = ("hits", "misses", "fills", "bypassed")
+    found = [f"the gateway counts {cache[n]} {n} meanwhile" for n in names if cache[n]]
+    served = counters["request_cache_hits"] + counters["request_cache_misses"]
+    if served and not request_cache:
+        found.append(f"{engine} looked {served:g} times into its request cache, which is off")
+    return found
+
+
+def natives_counted(before: Moment, after: Moment) -> dict[str, dict[str, float]]:
+    """Give what the counters of each native engine show between two moments."""
+    both = before.natives.keys() & after.natives.keys()
+    return {
+        name: native.counted(before.natives[name], after.natives[name]) for name in sorted(both)
+    }
+
+
 def hit_ratio(cache: Mapping[str, Any]) -> float | None:
     """Give the share of reads that the cache served; None when there was no read."""
     reads = cache["hits"] + cache["misses"] + cache["bypassed"]
@@ -173,7 +211,8 @@ def spent(before: Moment, after: Moment) -> dict[str, dict[str, float | None]]:
     """
     found: dict[str, dict[str, float | None]] = {}
     for name, now in after.resources.items():
-        earlier = before.resources[name]
+        if (earlier := before.resources.get(name)) is None:
+            continue
         found[name] = {
             key: value if key == "rss_bytes" else _difference(earlier[key], value)
             for key, value in now.items()
@@ -188,7 +227,11 @@ def _difference(before: float | None, after: float | None) -> float | None:
 def profile_figures(
     cells: Sequence[Mapping[str, Any]], trials: Sequence[Trial], settings: Settings
 ) -> list[dict[str, Any]]:
-    """Give each profile of a round as a whole: span, requests, cache, growth of the log."""
+    """Give each profile of a round as a whole: span, requests, cache, growth of the log.
+
+    `requests` are those of the gateway, to which cache and log belong. It is valid when the
+    gateway's cells are: a native engine's are beside it and say for themselves.
+    """
     figures = []
     for name in PROFILES:
         mine = [trial for trial in trials if trial.cell.profile == name]
@@ -196,7 +239,8 @@ def profile_figures(
             continue
         first, last = mine[0], mine[-1]
         of_profile = [cell for cell in cells if cell["profile"] == name]
-        wanted = [cell for cell in settings.cells if cell.profile == name]
+        ours = [cell for cell in of_profile if cell["engine"] == GATEWAY]
+        wanted = [c for c in settings.cells if c.profile == name and c.engine == GATEWAY]
         cache = counted(first.before.cache, last.after.cache)
         figures.append(
             {
@@ -204,8 +248,13 @@ def profile_figures(
                 "start_s": first.start,
                 "end_s": last.end,
                 "seconds": last.end - first.start,
-                "requests": sum(t["stats"]["n"] for c in of_profile for t in c["trials"]),
-                "valid": len(of_profile) == len(wanted) and all(c["valid"] for c in of_profile),
+                "requests": _issued(of_profile, GATEWAY),
+                "native_requests": {
+                    engine: _issued(of_profile, engine)
+                    for engine in dict.fromkeys(c["engine"] for c in of_profile)
+                    if engine != GATEWAY
+                },
+                "valid": len(ours) == len(wanted) and all(cell["valid"] for cell in ours),
                 "cache": cache,
                 "hit_ratio": hit_ratio(cache),
                 "aof": growth(first.before.aof, last.after.aof),
@@ -213,6 +262,10 @@ def profile_figures(
             }
         )
     return figures
+
+
+def _issued(cells: Sequence[Mapping[str, Any]], engine: str) -> int:
+    return sum(t["stats"]["n"] for c in cells if c["engine"] == engine for t in c["trials"])
 
 
 def raw_profile(
@@ -236,7 +289,13 @@ def raw_profile(
 def resource_phases(moments: Sequence[tuple[str, float, Moment]]) -> list[dict[str, Any]]:
     """Give what each process used in each phase of the round, from one moment to the next."""
     return [
-        {"phase": name, "start_s": start, "end_s": end, "processes": spent(before, after)}
+        {
+            "phase": name,
+            "start_s": start,
+            "end_s": end,
+            "processes": spent(before, after),
+            "natives": natives_counted(before, after),
+        }
         for (_, start, before), (name, end, after) in itertools.pairwise(moments)
     ]
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,10 @@ from refill.load.loops import Job, Row
 from refill.load.prepared import Prepared
 from refill.load.worker import Done, Setup
 from refill.operations.requests import Request, RequestSet
-from refill.oracle.documents import judge
+from refill.oracle.documents import NATIVE_ALSO, judge
 from refill.phases.round_plan import Cell, Settings
-from refill.phases.round_stack import GatewayStack, Moment
+from refill.phases.round_stack import Moment
+from refill.phases.round_system import GATEWAY, RoundSystem
 from refill.progress import Progress
 
 CHECK_S = 0.25
@@ -55,16 +57,19 @@ class RoundJudge:
 
     Args:
         requests: all requests of the round; a row's key is the place in it.
+        engines: which engine a window's requests went to.
     """
 
-    def __init__(self, requests: Sequence[Request]) -> None:
+    def __init__(self, requests: Sequence[Request], engines: Mapping[int, str]) -> None:
         self._requests = requests
+        self._engines = engines
         self.shown: dict[int, list[dict[str, Any]]] = defaultdict(list)
 
     def __call__(self, row: Row) -> Judgement:
         """Give the status of an answered request."""
         request = self._requests[row.key]
-        judgement = judge(request, row.http, row.body)
+        also = NATIVE_ALSO if self._engines[row.window] != GATEWAY else {}
+        judgement = judge(request, row.http, row.body, also)
         if judgement.status != "ok" and len(self.shown[row.window]) < SHOWN_WRONG:
             self.shown[row.window].append(
                 {
@@ -89,21 +94,24 @@ class RoundRun:
     Args:
         settings: what to do.
         requests: where its requests come from.
-        stack: the running system.
+        system: the running engines.
         folder: this attempt's own folder; rows are written there as the round goes.
         progress: where the round says how far it is.
+
+    Attributes:
+        engine_of: which engine the requests of a window went to.
     """
 
     def __init__(
         self,
         settings: Settings,
         requests: RequestSet,
-        stack: GatewayStack,
+        system: RoundSystem,
         folder: Path,
         progress: Progress,
     ) -> None:
         self.settings = settings
-        self.stack = stack
+        self.system = system
         self.progress = progress
         self.trials: list[Trial] = []
         self.windows: list[Done] = []
@@ -111,9 +119,10 @@ class RoundRun:
         self.primed: dict[str, Any] | None = None
         self._origin = time.monotonic()
         self._windows = itertools.count()
+        self.engine_of: dict[int, str] = {}
         self._rows: list[Row] = []
         self._plan = _Plan(settings, requests)
-        self.judge = RoundJudge(self._plan.requests)
+        self.judge = RoundJudge(self._plan.requests, self.engine_of)
         self.ledger = Ledger(folder / "ledger", self.judge)
 
     def now(self) -> float:
@@ -128,35 +137,62 @@ class RoundRun:
             ClientError: a client process ended or failed.
         """
         self._moment("start")
-        self.primed = self.stack.prime(documents)
+        self.primed = self.system.prime(documents)
         self.progress.say(
             f"primed: {self.primed['documents']:,} documents in {self.primed['load_s']:.1f} s"
         )
         self._moment("primed")
-        known = ((r.method, r.path, r.body) for r in self._plan.requests)
-        source = Prepared(known, self.stack.address)
-        setups = [
-            Setup(n, self.stack.address, source, self.settings.timeout_s, self._origin)
-            for n in range(max(cell.clients for cell in self.settings.cells))
-        ]
-        with Clients(setups, self._rows.extend) as clients:
+        with ExitStack() as open_:
+            clients = {
+                engine: open_.enter_context(self._clients(engine)) for engine in self.system.engines
+            }
             self._moment("clients started")
-            self._warm_up(clients)
+            for engine in self.system.engines:
+                self._warm_up(engine, clients[engine])
             self._moment("warmed up")
             for cell in self.settings.cells:
+                if cell.engine not in clients:
+                    continue
                 for number in range(1, self.settings.trials + 1):
-                    self._trial(clients, cell, number)
+                    self._trial(clients[cell.engine], cell, number)
                 self._moment(cell.name)
                 self.progress.say(f"{cell.name}: {self._p50s(cell)}")
 
-    def _warm_up(self, clients: Clients) -> None:
-        """Fill the cache with every warm request, see each once more, and walk the cold path."""
-        for keys in (self._plan.fill, self._plan.fill, self._plan.warm_up):
-            if keys:
-                self._issue(clients, [Job(WARM_UP, "closed", next(self._windows), keys, len(keys))])
+    def _clients(self, engine: str) -> Clients:
+        """Give client processes for one engine; those of the others wait meanwhile."""
+        address = self.system.address(engine)
+        known = ((r.method, r.path, r.body) for r in self._plan.requests)
+        source = Prepared(known, address, self.system.headers(engine))
+        setups = [
+            Setup(n, address, source, self.settings.timeout_s, self._origin)
+            for n in range(max(cell.clients for cell in self.settings.cells))
+        ]
+        return Clients(setups, self._rows.extend)
+
+    def _warm_up(self, engine: str, clients: Clients) -> None:
+        """Fill the cache with every warm request, see each once more, and walk the cold path.
+
+        A native engine is walked longer and by all clients, for its Java compiles what runs often
+        while it runs.
+        """
+        phases = [self._plan.fill, self._plan.fill, self._plan.warm_up]
+        share = 1
+        if engine != GATEWAY:
+            keys = [key for part in phases for key in part]
+            wanted = self.settings.native_warm_up if keys else 0
+            phases = [[keys[i % len(keys)] for i in range(wanted)]]
+            share = max(cell.clients for cell in self.settings.cells)
+        for part in phases:
+            window = next(self._windows)
+            self.engine_of[window] = engine
+            parts = [mine for n in range(share) if (mine := part[n::share])]
+            jobs = [Job(WARM_UP, "closed", window, mine, len(mine)) for mine in parts]
+            if jobs:
+                self._issue(clients, jobs)
 
     def _trial(self, clients: Clients, cell: Cell, number: int) -> None:
         keys, window = self._plan.keys(cell, number), next(self._windows)
+        self.engine_of[window] = cell.engine
         jobs = [
             Job(
                 cell.profile, "closed", window, part, len(part), self.settings.trial_limit_s,
@@ -164,15 +200,15 @@ class RoundRun:
             for n in range(cell.clients)
             if (part := keys[n :: cell.clients])
         ]  # fmt: skip
-        before, start = self.stack.moment(), self.now()
+        before, start = self.system.moment(), self.now()
         done = self._issue(clients, jobs)
-        end, after = self.now(), self.stack.moment()
+        end, after = self.now(), self.system.moment()
         self.trials.append(Trial(cell, number, window, start, end, before, after, done))
 
     def _issue(self, clients: Clients, jobs: Sequence[Job]) -> list[Done]:
         """Run jobs, then judge their responses; rows of a trial that broke off are kept too."""
         try:
-            done = clients.run(jobs, self.stack.check, CHECK_S)
+            done = clients.run(jobs, self.system.check, CHECK_S)
         finally:
             self.ledger.add(self._rows)
             self._rows.clear()
@@ -180,7 +216,7 @@ class RoundRun:
         return done
 
     def _moment(self, name: str) -> None:
-        self.moments.append((name, self.now(), self.stack.moment()))
+        self.moments.append((name, self.now(), self.system.moment()))
 
     def _p50s(self, cell: Cell) -> str:
         spans = [t.end - t.start for t in self.trials if t.cell == cell]
@@ -203,6 +239,9 @@ class _Plan:
         for cell in settings.cells:
             if cell.profile == "cold":
                 for number in range(1, settings.trials + 1):
+                    # Every engine is asked the same; what is new to one is new to all.
+                    if (cell.clients, number) in self._cold:
+                        continue
                     new = source.cold(cell.requests, number, cell.clients, cell.profile)
                     self._cold[cell.clients, number] = self._add(new)
 

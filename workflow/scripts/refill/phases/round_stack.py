@@ -1,7 +1,4 @@
-"""The system of one round, made new: Valkey, Qdrant and the gateway, and how it is loaded.
-
-A native engine would be another class with the same few methods; the rounds know no more of it.
-"""
+"""The gateway's system of one round, made new: Valkey, Qdrant, gateway, and how it is loaded."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,7 +26,6 @@ from refill.runtimes.process import ProcessEngine
 
 IDLE_POLLS = 3
 IDLE_TIMEOUT_S = 60.0
-EXPLAIN_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -68,6 +64,8 @@ class Moment:
     cache: Mapping[str, Any]
     aof: Aof
     resources: Mapping[str, Mapping[str, float | None]]
+    # Counters of each native engine beside it.
+    natives: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 class GatewayStack:
@@ -243,24 +241,6 @@ class GatewayStack:
         """Raise EngineError when one of the three has ended."""
         for engine in (self._valkey, self._qdrant, self._gateway):
             engine.check()
-
-    def explain(self, error: Exception) -> str:
-        """Give an error's words, behind those of the part that has ended, if one has.
-
-        A broken connection can be seen a moment before the end of the process that caused it.
-        """
-        ended = ""
-
-        def look() -> bool:
-            nonlocal ended
-            try:
-                self.check()
-            except EngineError as found:
-                ended = str(found)
-            return bool(ended)
-
-        wait_for(look, EXPLAIN_S)
-        return f"{ended} (seen as: {error})" if ended and ended != str(error) else str(error)
 
     def moment(self) -> Moment:
         """Give all counters now.

@@ -159,9 +159,12 @@ def status_of(key: CellKey, records: Sequence[Record], expected: Expected) -> st
     absent = [f"{i}-{n}" for i in IMAGES for n in expected.numbers if not _of(mine, i, n)]
     if absent:
         return f"{NOT_MEASURED}: no record of {', '.join(absent)}"
+    why_not = {_absent(record, key.engine) for record in mine}
+    if len(why_not) == 1 and (why := why_not.pop()):
+        return f"{NOT_MEASURED}: {why}"
     reasons = [why for record in mine for why in _reasons(record, key)]
     if not reasons:
-        reasons = [*incomparable(mine), *_unequal_trials(key, mine)]
+        reasons = [*incomparable(mine, key.engine), *_unequal_trials(key, mine)]
     return f"invalid: {'; '.join(reasons)}" if reasons else "completed"
 
 
@@ -171,7 +174,8 @@ def _reasons(record: Record, key: CellKey) -> list[str]:
         return [f"{record['round']} failed: {record['invalid'][0]}"]
     cell = cell_of(record, key)
     if cell is None:
-        return [f"{record['round']} has no such cell"]
+        native = record.get("natives", {}).get(key.engine, {})
+        return [f"{record['round']}: {native.get('why', 'there is no such cell')}"]
     return [f"{record['round']}: {why}" for why in cell["invalid"]]
 
 
@@ -181,11 +185,17 @@ def _unequal_trials(key: CellKey, records: Sequence[Record]) -> list[str]:
     return [f"the rounds have {counts} trials: measure them anew"] if len(counts) > 1 else []
 
 
-def incomparable(records: Sequence[Record]) -> list[str]:
+def _absent(record: Record, engine: str) -> str | None:
+    """Return why a native engine was not at hand in a round; None when it was."""
+    native = record.get("natives", {}).get(engine, {})
+    return str(native["why"]) if native.get("status") == "not measured" else None
+
+
+def incomparable(records: Sequence[Record], engine: str = "gateway") -> list[str]:
     """Say in what the rounds of one profile differ that must be equal; [] when in nothing.
 
-    Equal must be: corpus, counts, code, machine and every engine but the gateway's image, and that
-    within each image.
+    Equal must be: corpus, counts, code, machine, Qdrant, Valkey, the native engine that the cell
+    is of, and within each image the gateway's.
     """
     found = []
     parts: dict[str, list[Any]] = {
@@ -197,6 +207,8 @@ def incomparable(records: Sequence[Record]) -> list[str]:
         # Of a cluster: two nodes of one hardware are still two machines.
         "node": [r["host"].get("node") for r in records],
     }
+    if engine != "gateway":
+        parts[engine] = [r["engines"].get(engine) for r in records]
     names = [w for w, values in parts.items() if len({_canonical(v) for v in values}) > 1]
     for what in [*names, *mixed(list(records))]:
         found.append(f"the rounds differ in {what}: measure them anew")
@@ -252,7 +264,9 @@ def _measured(key: CellKey, records: Sequence[Record], expected: Expected) -> di
     cells = [cell for r in mine if (cell := cell_of(r, key)) is not None]
     trials_of_all = [trial for cell in cells for trial in cell["trials"]]
     row["responses"] = sum(trial["stats"]["n"] for trial in trials_of_all)
-    ratios = [t["hit_ratio"] for t in trials_of_all if t["hit_ratio"] is not None]
+    # Only the gateway has a response cache.
+    ours = trials_of_all if key.engine == "gateway" else []
+    ratios = [t["hit_ratio"] for t in ours if t["hit_ratio"] is not None]
     row["hit_ratio"] = min(ratios, default=None)
     row["scale"] = mine[0]["scale"]
     return row

@@ -12,6 +12,7 @@ from refill.phases.round_plan import order
 from refill.report import text
 from refill.report.aa import aa_rows, arms_differ, sentence
 from refill.report.lookup import NOT_MEASURED
+from refill.report.natives_view import natives_table
 from refill.report.plots import to_svg
 from refill.report.rounds import (
     IMAGES,
@@ -68,6 +69,7 @@ def section(
         "cells": _cell_tables(table, expected),
         "pictures": _pictures(records, expected, published, table),
         "aof": _aof(aof_table(records, expected, published)),
+        "natives": natives_table(ordered),
         "rounds": [_round(record) for record in ordered],
         "missing": _missing(records, expected),
         "wrong": _wrong(ordered),
@@ -326,6 +328,14 @@ def _limits(records: Sequence[Record], published: Mapping[str, Any]) -> list[str
         "A trial of 200 requests has 10 samples above its p95: the tail is coarse.",
         *published["caveats"],
     ]
+    measured = {name for r in records for name in r.get("natives", {}) if name in r["engines"]}
+    if measured:
+        sentences.append(
+            f"{' and '.join(sorted(measured))}: one node, one shard merged to one segment, without "
+            "a response cache, so a warm request there is a repeated one that is worked out anew. "
+            "They run beside the gateway and idle while another engine is asked; their median "
+            "over the rounds shows the machine's drift and says nothing of the two images."
+        )
     if any(r["engines"].get("qdrant", {}).get("embedded") for r in records):
         sentences.insert(
             0,

