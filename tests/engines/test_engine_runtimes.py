@@ -19,7 +19,9 @@ from refill.runtimes.external import ExternalEngine
 from refill.runtimes.process import ProcessEngine
 
 
-def test_a_binary_is_started_with_the_servers_own_settings(tmp_path: Path) -> None:
+def test_a_binary_is_started_with_the_servers_own_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A program in the place of the binary reads the variables that a Qdrant server reads."""
     binary = tmp_path / "qdrant"
     binary.write_text(
@@ -33,7 +35,10 @@ def test_a_binary_is_started_with_the_servers_own_settings(tmp_path: Path) -> No
         "    '--port', e['QDRANT__SERVICE__HTTP_PORT']])\n"
     )
     binary.chmod(0o755)
-    with ProcessEngine(qdrant.server(binary, 1, 30.0), tmp_path / "s", tmp_path / "log") as engine:
+    # As a configuration gives it: relative to the working folder, not to the engine's.
+    monkeypatch.chdir(tmp_path)
+    described = qdrant.server(Path("qdrant"), 1, 30.0)
+    with ProcessEngine(described, tmp_path / "s", tmp_path / "log") as engine:
         api = Api(engine.address, None)
         api.create(4, "Dot", {"indexing_threshold": 100}, {"m": 8})
         assert api.settings()["optimizers"]["indexing_threshold"] == 100

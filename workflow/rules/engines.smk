@@ -13,6 +13,9 @@ rule native_engine:
     priority: BEFORE_ALL_MEASUREMENTS
     conda:
         "../../environment.yml"
+    resources:
+        mem_mb=2000,
+        runtime=30,
     params:
         plan=lambda w: PLANS.native_engine(w.engine),
     script:

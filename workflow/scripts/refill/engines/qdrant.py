@@ -55,7 +55,9 @@ def server(binary: Path, cpus: int, start_timeout_s: float) -> Description:
             "QDRANT__STORAGE__SNAPSHOTS_PATH": str(place.storage / "snapshots"),
             "QDRANT__TELEMETRY_DISABLED": "true",
         }
-        return ["env", *(f"{name}={value}" for name, value in settings.items()), str(binary)]
+        # It starts in a folder of its own, where a relative path would mean another file.
+        program = str(binary.absolute())
+        return ["env", *(f"{name}={value}" for name, value in settings.items()), program]
 
     return Description("qdrant", command, is_ready, {"QDRANT_NUM_CPUS": str(cpus)}, start_timeout_s)
 
