@@ -14,6 +14,8 @@ from slurm_cluster import CPUS, NODES
 
 ROUNDS: dict[str, Any] = {
     "profiles": ["on-main"],
+    # The native engines have tests of their own, and a start of seconds.
+    "engines": ["gateway"],
     "corpus": {"name": "small-flights", "documents": 400},
     "images": {"old": "gateway-old", "new": "gateway-new"},
     "counts": {"trials": 1, "clients": [1, 2], "warm": 8, "cold_enabled": 8, "cold_disabled": 8},

@@ -14,6 +14,8 @@ from round_fixture import flights_package
 
 ROUNDS: dict[str, Any] = {
     "profiles": ["on-main"],
+    # The native engines have tests of their own, and a start of seconds.
+    "engines": ["gateway"],
     "corpus": {"name": "small-flights", "documents": 400},
     "images": {"old": "gateway-old", "new": "gateway-new"},
     "counts": {"trials": 2, "clients": [1], "warm": 8, "cold_enabled": 8, "cold_disabled": 8},
