@@ -113,6 +113,8 @@ def _phases(record: Record) -> list[Phase]:
             block.get("outcome"),
             block.get("event"),
             block["optimizers_completed"],
+            # The searches without an index stand in no ledger.
+            exact=block.get("exact"),
         )
         for block in record["phases"]
     ]
