@@ -109,12 +109,12 @@ def _phases(record: Record) -> list[Phase]:
             block["start_s"],
             block["end_s"],
             block["ended_by"],
-            block.get("drained_at_s"),
-            block.get("outcome"),
-            block.get("event"),
-            block["optimizers_completed"],
+            drained_at=block.get("drained_at_s"),
+            outcome=block.get("outcome"),
+            event=block.get("event"),
             # The searches without an index stand in no ledger.
             exact=block.get("exact"),
+            completed=block["optimizers_completed"],
         )
         for block in record["phases"]
     ]
