@@ -76,8 +76,11 @@ class Indices:
     async def _create(self, debt: ClaimDebt, keys: dict[str, str]) -> None:
         presence = self._catalog.presence
         try:
-            # Under the claim nobody else makes one: those that are there were an index before.
-            await presence.confirm_missing(debt.index, await presence.collections_of(debt.index))
+            # Under the claim nobody else makes one. Those that are there were an index that the
+            # catalog has lost, or came late of a create that was given up: without a document.
+            for name in await presence.collections_of(debt.index):
+                await presence.refuse_documents(debt.index, name)
+                await self._qdrant.delete_collection(name)
         except ApiError:
             await self._abort(debt)
             raise

@@ -115,12 +115,16 @@ class Presence:
                 without is what a create that was given up has left.)
         """
         for name in collections & await self.collections_of(index):
-            if await self.documents(name):
-                raise UnavailableError(
-                    f"index [{index}] is not in Valkey's catalog, but its collection [{name}] with "
-                    "its documents is in Qdrant: Valkey has lost keys, or holds an older data set. "
-                    "Restore it; or give these documents up with `recover --drop-orphans`"
-                )
+            await self.refuse_documents(index, name)
+
+    async def refuse_documents(self, index: str, collection: str) -> None:
+        """Raise when a collection that belongs to no index has documents: as `confirm_missing`."""
+        if await self.documents(collection):
+            raise UnavailableError(
+                f"index [{index}] is not in Valkey's catalog, but its collection [{collection}] "
+                "with its documents is in Qdrant: Valkey has lost keys, or holds an older data set."
+                " Restore it; or give these documents up with `recover --drop-orphans`"
+            )
 
     async def documents(self, collection: str) -> int:
         """How many documents a collection has; 0 also when it is gone."""

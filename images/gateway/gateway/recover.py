@@ -180,23 +180,25 @@ class _Recovery:
     async def _orphans(self) -> int:
         """Collections of this namespace that belong to nothing, such as of a lost catalog."""
         space = self._settings.namespace
+        # In this order: what is made meanwhile is not in the list, and what was being made when
+        # the list was has a claim, or is an index by then.
+        collections = sorted(await self._qdrant.collections())
         known = set()
-        for key in await self._catalog.scan(f"{space}:index:*"):
-            known.add(await self._catalog.command("HGET", key, "incarnation"))
-        for key in await self._catalog.scan(f"{space}:claim:*"):
-            known.add(await self._catalog.command("HGET", key, "collection"))
+        for kind, field in (("claim", "collection"), ("index", "incarnation")):
+            for key in await self._catalog.scan(f"{space}:{kind}:*"):
+                known.add(await self._catalog.command("HGET", key, field))
         names = {name.decode() for name in known if name is not None}
-        orphans = [
-            name
-            for name in sorted(await self._qdrant.collections())
-            if name.startswith(f"{space}-") and name not in names
-        ]
+        orphans = [n for n in collections if n.startswith(f"{space}-") and n not in names]
         for name in orphans:
-            if self._options.drop_orphans:
+            documents = await self._catalog.presence.documents(name)
+            if self._options.drop_orphans or not documents:
                 await self._qdrant.delete_collection(name)
-                _say(f"collection {name}: belongs to no index, deleted")
+                _say(f"collection {name}: belongs to no index, {documents} documents, deleted")
             else:
-                _say(f"collection {name}: belongs to no index; --drop-orphans deletes it")
+                _say(
+                    f"collection {name}: belongs to no index; --drop-orphans deletes it with its "
+                    f"{documents} documents"
+                )
         return len(orphans)
 
     def _age(self, at: str) -> int:
