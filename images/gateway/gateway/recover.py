@@ -193,7 +193,9 @@ class _Recovery:
             documents = await self._catalog.presence.documents(name)
             if self._options.drop_orphans or not documents:
                 await self._qdrant.delete_collection(name)
-                _say(f"collection {name}: belongs to no index, {documents} documents, deleted")
+                _say(
+                    f"collection {name}: belongs to no index, deleted with its {documents} documents"
+                )
             else:
                 _say(
                     f"collection {name}: belongs to no index; --drop-orphans deletes it with its "
