@@ -194,7 +194,8 @@ class _Recovery:
             if self._options.drop_orphans or not documents:
                 await self._qdrant.delete_collection(name)
                 _say(
-                    f"collection {name}: belongs to no index, deleted with its {documents} documents"
+                    f"collection {name}: belongs to no index, deleted with its {documents} "
+                    "documents"
                 )
             else:
                 _say(
