@@ -182,6 +182,7 @@ class Gateway(Process):
             "REFILL_GATEWAY_VALKEY": f"127.0.0.1:{valkey.port}",
             "REFILL_GATEWAY_VALKEY_PASSWORD": valkey.password,
             "REFILL_GATEWAY_QDRANT_URL": f"http://127.0.0.1:{qdrant_port}",
+            "REFILL_GATEWAY_SETTLE_S": "0.3",
             **{f"REFILL_GATEWAY_{name}": value for name, value in settings.items()},
         }
 

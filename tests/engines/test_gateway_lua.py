@@ -346,15 +346,17 @@ def test_an_error_of_the_set_restores_propagation_in_the_same_script(scripts: Sc
     assert aof(scripts) == before, "without the restore the later write is lost from the log"
 
 
-def test_release_commit_and_abort_work_without_memory(scripts: Scripts) -> None:
-    scripts.admit("w")
-    scripts.claim("delete", "t")
+def test_all_but_publications_work_without_memory(scripts: Scripts) -> None:
+    """What fills took must not keep a write from being made."""
     scripts.client.config_set("maxmemory", 1)
     try:
+        assert scripts.admit("w") == [1, 0]
+        assert scripts.extend("w", 1, '{"a": 1}') == [1, 2]
         assert scripts.release("w") == [1, 1]
+        assert scripts.claim("delete", "t") == [1, b"c1"]
         assert scripts.abort("t") == [1, b""]
         with pytest.raises(ResponseError, match="maxmemory"):
-            scripts.admit("w2")
+            scripts.publish(generation=1)
     finally:
         scripts.client.config_set("maxmemory", 0)
 

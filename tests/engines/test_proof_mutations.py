@@ -168,6 +168,14 @@ MUTATIONS = (
     Mutation("a repeated commit of a delete is refused", "commit",
              "  if ARGV[3] == 'delete' and standing ~= ARGV[4] then return {1, ''} end\n", "",
              "coordination-refuses"),
+    *(
+        Mutation(f"{what} fails without memory", script, "#!lua flags=allow-oom", "#!lua",
+                 "out-of-memory")
+        for what, script in (
+            ("an admission", "admit"), ("a claim", "claim"), ("a larger mapping", "extend"),
+            ("an epoch", "epoch"),
+        )
+    ),
     Mutation("a commit fails without memory", "commit", "#!lua flags=allow-oom", "#!lua",
              "out-of-memory"),
     Mutation("anybody's claim is given back", "abort",

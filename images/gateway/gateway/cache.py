@@ -13,7 +13,7 @@ from gateway.catalog import Catalog, Miss, MovedError, View
 from gateway.errors import ApiError, UnavailableError
 from gateway.locks import Locks
 from gateway.mapping import IndexMapping
-from gateway.qdrant import Qdrant
+from gateway.qdrant import CollectionGoneError, Qdrant
 from gateway.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -97,10 +97,16 @@ class Cache:
                 calls = self._qdrant.calls
                 try:
                     answer = await compute(view, mapping)
+                except CollectionGoneError:
+                    # Deleted under the read, or lost.
+                    if (await self._catalog.view(index)).incarnation == view.incarnation:
+                        raise self._catalog.presence.lose(index, view.incarnation) from None
+                    view = None
+                    continue
                 except ApiError as error:
                     if error.status in (400, 503):
                         raise
-                    # The collection may have been deleted under the read.
+                    # The index may have been changed under the read.
                     if await self._catalog.view(index) == view:
                         raise
                     view = None

@@ -10,8 +10,9 @@ from typing import Any
 
 import orjson
 
-from gateway.errors import ApiError, UnavailableError, no_index
+from gateway.errors import ApiError, ClaimedError, UnavailableError, UnclaimedError, no_index
 from gateway.mapping import IndexMapping
+from gateway.presence import Presence
 from gateway.scripts import Scripts
 from gateway.settings import Settings
 from gateway.valkey import Valkey, ValkeyDownError, ValkeyError
@@ -60,13 +61,18 @@ class Catalog:
     Every method raises UnavailableError when Valkey cannot be asked or its data set was replaced.
 
     Attributes:
-        epoch: of the data set that the gateway began with; None before that.
+        epoch: of the data set that the gateway began with; None while nothing may be served.
+        not_open: why there is no epoch.
+        presence: the state of indices as far as it was seen, and what was seen to be lost.
     """
 
-    def __init__(self, settings: Settings, valkey: Valkey, scripts: Scripts) -> None:
+    def __init__(
+        self, settings: Settings, valkey: Valkey, scripts: Scripts, presence: Presence
+    ) -> None:
         self._settings = settings
         self.valkey = valkey
         self._scripts = scripts
+        self.presence = presence
         self._names: dict[str, tuple[str, str, str, str]] = {}
         self._lookups: dict[str, tuple[bytes, bytes]] = {}
         self._mappings: dict[str, tuple[str, int, IndexMapping]] = {}
@@ -121,6 +127,10 @@ class Catalog:
             raise UnavailableError(self.not_open)
         return self.epoch
 
+    def suspend(self, why: str) -> None:
+        """Serve nothing until the catalog is opened again."""
+        self.epoch, self.not_open = None, why
+
     def lookup(
         self, index: str, fill: str, callback: Callable[[Hit | Miss | Exception], None]
     ) -> None:
@@ -131,8 +141,7 @@ class Catalog:
 
         def replied(reply: Any) -> None:
             if type(reply) is list and reply[0] == 1:
-                body = _whole_body(name, reply[1])
-                callback(Miss("damaged", None) if body is None else Hit(body))
+                callback(self._entry(index, name, reply[1]))
             else:
                 found = self._looked(index, reply)
                 reason = reply[1].decode() if isinstance(found, View) else ""
@@ -150,17 +159,42 @@ class Catalog:
         command = b"%b$%d\r\n%b\r\n%b" % (encoded[0], len(name), name, encoded[1])
         self._scripts.send(self.valkey, "lookup", keys, arguments, replied, command)
 
+    def _entry(self, index: str, fill: bytes, entry: bytes) -> Hit | Miss | Exception:
+        """What an entry comes to that the lookup has found valid."""
+        start = entry.index(b"\n") + 1
+        head = entry[: entry.rindex(b" ", 0, start) + 1]
+        body = entry[start + _CHECKSUM_BYTES :]
+        if entry[start : start + _CHECKSUM_BYTES] != _checksum(fill, head, body):
+            return Miss("damaged", None)
+        refusal = self.presence.of_head(index, head)
+        return Hit(body) if refusal is None else self._refused(refusal)
+
+    def _refused(self, refusal: UnavailableError) -> UnavailableError:
+        if self.presence.rolled_back:
+            self.suspend(self.presence.rolled_back)
+        return refusal
+
     async def view(self, index: str) -> View:
         """Look at the state of an index.
 
         Raises:
-            ApiError: 404, there is no such index.
+            ApiError: 404, there is no such index; 503, it is lost, or claimed.
         """
-        reply = await self.run("view", self.keys(index), (self.opened(),))
-        found = self._looked(index, reply)
+        found = await self._view(index)
+        if isinstance(found, ApiError) and found.status == 404:
+            collections = await self.presence.collections_of(index)
+            if collections:
+                # Of an index that was created just now, or of one that the catalog has lost.
+                found = await self._view(index)
+                if isinstance(found, ApiError) and found.status == 404:
+                    await self.presence.confirm_missing(index, collections)
         if isinstance(found, View):
             return found
         raise found
+
+    async def _view(self, index: str) -> View | Exception:
+        reply = await self.run("view", self.keys(index), (self.opened(),))
+        return self._looked(index, reply)
 
     def _looked(self, index: str, reply: Any) -> View | Exception:
         if isinstance(reply, Exception):
@@ -169,7 +203,9 @@ class Catalog:
             )
         if reply[0] == 0:
             incarnation, generation, version = (part.decode() for part in reply[2:5])
-            return View(incarnation, int(generation), int(version), reply[5])
+            view = View(incarnation, int(generation), int(version), reply[5])
+            refusal = self.presence.of(index, incarnation, view.generation, view.mapping_version)
+            return view if refusal is None else self._refused(refusal)
         return self.refusal(index, reply[1].decode())
 
     def refusal(self, index: str, reason: str) -> ApiError:
@@ -180,12 +216,16 @@ class Catalog:
                 "or restart the gateway and follow what it says"
             )
         if reason in ("claim", "claimed"):
-            return UnavailableError(
+            return ClaimedError(
                 f"index [{index}] has a claim: it is being created or deleted, or a gateway died "
                 "over it; if this stays, run the gateway's `recover` command"
             )
         if reason == "missing":
             return no_index(index)
+        if reason == "unclaimed":
+            return UnclaimedError(
+                f"index [{index}]: a recovery has given this claim up while it stood; try again"
+            )
         return UnavailableError(f"index [{index}]: valkey refused: {reason}")
 
     async def publish(self, index: str, fill: str, view: View, body: bytes) -> str:
@@ -269,6 +309,38 @@ class Catalog:
         """The names of all indices."""
         return sorted(name.decode() for name in await self.command("SMEMBERS", self.indices_key))
 
+    async def incarnations(self) -> dict[str, str]:
+        """All indices that have no claim, with their incarnations."""
+
+        async def of(name: str) -> bytes | None:
+            _, key, claim, _ = self.keys(name)
+            incarnation, claimed = await asyncio.gather(
+                self.command("HGET", key, "incarnation"), self.command("EXISTS", claim)
+            )
+            found: bytes | None = None if claimed else incarnation
+            return found
+
+        names = await self.names()
+        found = await asyncio.gather(*map(of, names))
+        return {n: part.decode() for n, part in zip(names, found, strict=True) if part is not None}
+
+    async def state(self, index: str) -> tuple[str, int, int, int] | None:
+        """An index's incarnation, generation, mapping version and next sequence number."""
+        fields = ("incarnation", "generation", "mapping_version", "seq")
+        found = await self.command("HMGET", self.keys(index)[1], *fields)
+        if None in found:
+            return None
+        return found[0].decode(), int(found[1]), int(found[2]), int(found[3])
+
+    async def check(self) -> None:
+        """See that Valkey has the data set that this gateway began with.
+
+        Raises:
+            UnavailableError: it has another one, or cannot be asked.
+        """
+        if self.opened() != await self.open("", "read"):
+            raise self.refusal("", "epoch")
+
     async def claim(
         self, index: str, kind: str, token: str, collection: str
     ) -> tuple[str | None, str, str]:
@@ -293,10 +365,10 @@ class Catalog:
     async def commit(
         self, index: str, kind: str, token: str, collection: str, mapping: bytes, settings: bytes
     ) -> None:
-        """Resolve a claim.
+        """Resolve a claim. Safe to repeat.
 
         Raises:
-            UnavailableError: the claim was given up by a recovery meanwhile.
+            UnclaimedError: the claim was given up by a recovery meanwhile.
         """
         epoch, key, claim, writers = self.keys(index)
         reply = await self.run(
@@ -306,6 +378,10 @@ class Catalog:
         )
         if reply[0] != 1:
             raise self.refusal(index, reply[1].decode())
+
+    async def writers(self, index: str) -> set[bytes]:
+        """The tokens of the active writers."""
+        return set(await self.command("HKEYS", self.keys(index)[3]))
 
     async def abort(self, index: str, token: str) -> None:
         """Give a claim back."""
@@ -344,7 +420,9 @@ class Catalog:
         reply = await self.run(
             "release", (epoch, key, writers), (self.opened(), incarnation, token)
         )
-        if reply[0] != 1 and reply[1] != b"missing":
+        if reply[0] == 1:
+            self.presence.advanced(index, incarnation, int(reply[1]))
+        elif reply[1] != b"missing":
             raise self.refusal(index, reply[1].decode())
 
     async def extend(self, index: str, view: View, token: str, mapping: IndexMapping) -> View:
@@ -397,12 +475,3 @@ _CHECKSUM_BYTES = 8
 def _checksum(fill: bytes, head: bytes, body: bytes) -> bytes:
     """CRC-32 of a response, its key and what it is bound to, as it stands before the body."""
     return b"%08x" % zlib.crc32(body, zlib.crc32(head, zlib.crc32(fill)))
-
-
-def _whole_body(fill: bytes, entry: bytes) -> bytes | None:
-    """The body of an entry; None when it is not what was published."""
-    start = entry.index(b"\n") + 1
-    head = entry[: entry.rindex(b" ", 0, start) + 1]
-    body = entry[start + _CHECKSUM_BYTES :]
-    whole = entry[start : start + _CHECKSUM_BYTES] == _checksum(fill, head, body)
-    return body if whole else None

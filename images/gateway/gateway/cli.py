@@ -32,8 +32,9 @@ def main(arguments: Sequence[str]) -> int:
         help="leave what is younger than S seconds (%(default)s): its gateway may be alive",
     )  # fmt: skip
     resolving.add_argument(
-        "--grace", type=float, default=1.0, metavar="S",
-        help="seconds that a write that was cut off may take to reach Qdrant (%(default)s)",
+        "--grace", type=float, default=10.0, metavar="S",
+        help="seconds that a request that was cut off may take to reach a Qdrant that answers "
+        "(%(default)s); more when a proxy or a network stands between",
     )  # fmt: skip
     resolving.add_argument(
         "--new-epoch", action="store_true",

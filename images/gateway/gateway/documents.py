@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,14 +14,18 @@ from gateway.errors import ApiError, UnavailableError, parsing, unsupported
 from gateway.identity import new_token, point_id
 from gateway.locks import Locks
 from gateway.mapping import Analysed, IndexMapping, analyse, index_keys
-from gateway.qdrant import Json, Qdrant, RefusedError
-from gateway.settings import Limits
+from gateway.qdrant import CollectionGoneError, Json, Qdrant, RefusedError
+from gateway.settings import Limits, Settings
 from gateway.settler import Settler
 from gateway.source_filter import SourceFilter
 
 _SHARDS = {"total": 1, "successful": 1, "failed": 0}
 # Rounds of looking again when another gateway changes the index at the same time.
 _ROUNDS = 5
+# Between two looks at whether another writer has been released.
+_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
+# Tokens of dead writers that are remembered.
+_REMEMBERED = 10_000
 
 
 @dataclass
@@ -72,13 +77,16 @@ class Documents:
     """
 
     def __init__(
-        self, catalog: Catalog, qdrant: Qdrant, settler: Settler, locks: Locks, limits: Limits
+        self, catalog: Catalog, qdrant: Qdrant, settler: Settler, locks: Locks, settings: Settings
     ) -> None:
         self._catalog = catalog
         self._qdrant = qdrant
         self._settler = settler
         self._locks = locks
-        self._limits = limits
+        self._limits = settings.limits
+        self._settle_s = settings.settle_s
+        # Writers that are not released and whose writes have come, or never will.
+        self._outwaited: set[bytes] = set()
         self.writes = 0
 
     async def write(self, index: str, operations: Sequence[Operation]) -> list[Outcome]:
@@ -91,11 +99,9 @@ class Documents:
         async with self._locks.of(index).exclusive():
             for _ in range(_ROUNDS):
                 view = await self._catalog.view(index)
-                if view.writers:
-                    # Of another gateway, dead or alive, or of this one with an unknown outcome:
-                    # what Qdrant has taken of them must not be applied over this write.
-                    await self._qdrant.barrier(view.incarnation)
                 try:
+                    if view.writers:
+                        await self._outwait(index, view.incarnation)
                     mapping = await self._catalog.mapping(index, view)
                     plan = _Plan(index, view.incarnation, mapping, self._limits)
                     await self._read(plan, operations)
@@ -104,8 +110,36 @@ class Documents:
                         await self._make(index, view, plan)
                 except MovedError:
                     continue
+                except CollectionGoneError:
+                    # Deleted under the write, or lost.
+                    if (await self._catalog.view(index)).incarnation == view.incarnation:
+                        raise self._catalog.presence.lose(index, view.incarnation) from None
+                    continue
                 return plan.outcomes
         raise UnavailableError(f"index [{index}] is changed by others all the time; try again")
+
+    async def _outwait(self, index: str, incarnation: str) -> None:
+        """Let the writes of others come first: of other gateways, dead or alive, and of this one.
+
+        A writer that is alive is released soon. Of one that is not, the request may still be on its
+        way: from when Qdrant answers it has `settle_s` to get there, and is not to be applied over
+        this write. It is waited for once.
+        """
+        others = await self._catalog.writers(index) - self._outwaited
+        if not others:
+            return
+        await self._qdrant.barrier(incarnation)
+        loop = asyncio.get_running_loop()
+        end, pause = loop.time() + self._settle_s, _PAUSE_S
+        while others and (rest := end - loop.time()) > 0:
+            await asyncio.sleep(min(pause, rest))
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
+            others &= await self._catalog.writers(index)
+        if others:
+            await self._qdrant.barrier(incarnation)
+            if len(self._outwaited) > _REMEMBERED:
+                self._outwaited.clear()
+            self._outwaited |= others
 
     async def _read(self, plan: _Plan, operations: Sequence[Operation]) -> None:
         """Read what the operations meet."""
@@ -126,7 +160,7 @@ class Documents:
         token = new_token()
         try:
             first = await self._catalog.admit(index, view, token, plan.writing)
-        except UnavailableError:
+        except (UnavailableError, asyncio.CancelledError):
             # It may have been admitted without our knowing.
             self._settler.owe(index, view.incarnation, token, unsettled=False)
             raise
@@ -144,7 +178,7 @@ class Documents:
     async def _release(self, index: str, incarnation: str, token: str) -> None:
         try:
             await self._catalog.release(index, incarnation, token)
-        except UnavailableError:
+        except (UnavailableError, asyncio.CancelledError):
             self._settler.owe(index, incarnation, token, unsettled=False)
             raise
 
@@ -159,7 +193,7 @@ class Documents:
         if points:
             await self._qdrant.upsert(plan.collection, points)
         if gone:
-            await self._qdrant.delete(plan.collection, gone)
+            await self._qdrant.delete_older(plan.collection, gone, first)
 
     async def read(
         self, index: str, collection: str, id_: str, source: SourceFilter

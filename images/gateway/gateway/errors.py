@@ -45,6 +45,14 @@ class UnavailableError(ApiError):
         super().__init__(503, "unavailable_shards_exception", reason)
 
 
+class ClaimedError(UnavailableError):
+    """The index is being created or deleted, or a gateway died over it."""
+
+
+class UnclaimedError(UnavailableError):
+    """A claim is not there any more: a recovery has given it up."""
+
+
 def illegal(reason: str) -> ApiError:
     """A request that is wrong in itself."""
     return ApiError(400, "illegal_argument_exception", reason)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import monotonic
 from typing import Any
 from urllib.parse import quote
 
 import orjson
 
+from gateway import deadline
 from gateway.errors import ApiError, UnavailableError
 from gateway.http_client import HttpClient, NoAnswerError, NotSentError
 from gateway.settings import Settings
@@ -36,11 +38,22 @@ class RefusedError(ApiError):
         self.qdrant_status = status
 
 
+class CollectionGoneError(RefusedError):
+    """Qdrant has no such collection: the index was deleted, or Qdrant has lost its data."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(status, text)
+        self.status = 503
+        self.kind = "unavailable_shards_exception"
+
+
 class Qdrant:
     """Qdrant, through its REST API.
 
-    Every method raises UnavailableError when Qdrant cannot be asked, RefusedError when it says no;
-    those that write raise UnsettledError when it is not known what became of the write.
+    Every method raises UnavailableError when Qdrant cannot be asked, RefusedError when it says no,
+    CollectionGoneError when it has not got the collection; those that write raise UnsettledError
+    when it is not known what became of the write. A request's deadline holds for all but what is
+    done to collections and payload indexes, which have a limit of their own.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -64,10 +77,15 @@ class Qdrant:
         self, method: str, path: str, body: Any, write: bool, admin: bool = False
     ) -> Any:
         self.calls += 1
-        limit = self._admin_timeout_s if admin else self._timeout_s
+        limit = self._admin_timeout_s if admin else deadline.left(self._timeout_s)
+        if limit <= 0:
+            raise UnavailableError("qdrant: has not answered in time what had to come before")
         data = None if body is None else orjson.dumps(body)
+        began = monotonic()
         try:
             status, answer = await self._http.call(method, path, data, not write, limit)
+            if admin:
+                deadline.extend(monotonic() - began)
         except NotSentError as error:
             raise UnavailableError(f"qdrant: {error}") from error
         except NoAnswerError as error:
@@ -84,6 +102,8 @@ class Qdrant:
         shown = text.get("error") if isinstance(text, dict) else text
         if write and status >= 500:
             raise UnsettledError(f"qdrant: {status}: {shown}; the write may have been made")
+        if status == 404 and path.startswith("/collections/"):
+            raise CollectionGoneError(status, str(shown)[:300])
         raise RefusedError(status, str(shown)[:300])
 
     async def collections(self) -> list[str]:
@@ -121,6 +141,23 @@ class Qdrant:
         """Delete points and wait until it is applied."""
         path = _path(collection, "/points/delete?wait=true")
         await self._call("POST", path, {"points": ids}, True)
+
+    async def delete_older(self, collection: str, ids: Sequence[str], sequence: int) -> None:
+        """As `delete`, of those points only that stand at a lower sequence number.
+
+        A delete that comes late, behind the end of the gateway that sent it, thereby leaves what
+        others have written since.
+        """
+        older = {"key": "seq", "range": {"lt": sequence}}
+        path = _path(collection, "/points/delete?wait=true")
+        body = {"filter": {"must": [{"has_id": ids}, older]}}
+        await self._call("POST", path, body, True)
+
+    async def highest(self, collection: str) -> int:
+        """The highest sequence number of a document; -1: there is none."""
+        order = {"key": "seq", "direction": "desc"}
+        found = await self.scroll(collection, {}, 1, ["seq"], order)
+        return int(found[0]["payload"]["seq"]) if found else -1
 
     async def barrier(self, collection: str) -> None:
         """Wait until Qdrant has applied every write that it had taken before.

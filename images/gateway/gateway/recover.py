@@ -2,7 +2,8 @@
 
 A claim to create is undone: its collection is deleted and the claim given back. A claim to delete
 is completed. A dead writer is released once Qdrant has applied whatever it had taken from it, so
-that nothing that is published afterwards can become stale.
+that nothing that is published afterwards can become stale. What is on its way to Qdrant and takes
+longer than the grace is not seen: Qdrant has no means to refuse it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 from gateway.catalog import Catalog
 from gateway.errors import ApiError
 from gateway.identity import new_token
-from gateway.qdrant import Qdrant
+from gateway.presence import Presence
+from gateway.qdrant import CollectionGoneError, Qdrant
 from gateway.scripts import Scripts
 from gateway.service import connection
 from gateway.settings import Settings
@@ -26,7 +28,7 @@ class Options:
 
     Attributes:
         older_than_s: leave what is younger: its gateway may be alive.
-        grace_s: how long a write that was cut off may take to reach Qdrant's queue of updates.
+        grace_s: how long a request that was cut off may take to reach a Qdrant that answers.
         new_epoch: give up every fill, and begin a catalog where Valkey has none.
         drop_orphans: delete collections that no index and no claim has.
     """
@@ -40,9 +42,9 @@ class Options:
 async def recover(settings: Settings, options: Options) -> int:
     """Resolve; gives the exit status: 0, or 1 when something could not be done."""
     scripts = Scripts()
-    valkey = connection(settings, scripts)
-    catalog = Catalog(settings, valkey, scripts)
+    valkey = connection(settings, scripts.load)
     qdrant = Qdrant(settings)
+    catalog = Catalog(settings, valkey, scripts, Presence(settings.namespace, qdrant))
     try:
         valkey.start()
         for _ in range(int(settings.valkey_timeout_s * 20) + 1):
@@ -72,6 +74,8 @@ class _Recovery:
         if not await self._open():
             return 1
         self._now = int((await self._catalog.command("TIME"))[0])
+        if self._options.new_epoch:
+            await self._correct_counters()
         claims = await self._claims()
         writers = await self._writers()
         orphans = await self._orphans()
@@ -95,6 +99,25 @@ class _Recovery:
         self._catalog.epoch = epoch
         return True
 
+    async def _correct_counters(self) -> None:
+        """Raise the counters that stand below what Qdrant has: Valkey went back in time."""
+        for index, incarnation in (await self._catalog.incarnations()).items():
+            try:
+                highest = await self._qdrant.highest(incarnation)
+            except CollectionGoneError:
+                _say(f"{self._catalog.presence.lose(index, incarnation).reason}")
+                continue
+            state = await self._catalog.state(index)
+            if state is not None and state[0] == incarnation and state[3] <= highest:
+                # No gateway writes: the epoch is new.
+                key = self._catalog.keys(index)[1]
+                await self._catalog.command("HSET", key, "seq", highest + 1)
+                _say(
+                    f"index {index}: sequence numbers go on from {highest + 1}, were at "
+                    f"{state[3]}; its mapping may be older than its documents, too: fields that it "
+                    "lacks come back when a document with them is written"
+                )
+
     async def _claims(self) -> int:
         keys = await self._catalog.scan(f"{self._settings.namespace}:claim:*")
         for key in sorted(keys):
@@ -109,6 +132,8 @@ class _Recovery:
             if self._age(at) < self._options.older_than_s:
                 _say(f"{what}: left, younger than {self._options.older_than_s} s")
                 continue
+            # The grace begins when Qdrant answers.
+            await self._qdrant.delete_collection(collection)
             await asyncio.sleep(self._options.grace_s)
             await self._qdrant.delete_collection(collection)
             if kind == "create":
@@ -144,6 +169,7 @@ class _Recovery:
                 await self._catalog.command("DEL", key)
                 _say(f"index {index}: it is gone, {len(dead)} writers removed")
                 continue
+            await self._qdrant.barrier(incarnation.decode())
             await asyncio.sleep(self._options.grace_s)
             await self._qdrant.barrier(incarnation.decode())
             for token, what in dead:
@@ -154,23 +180,28 @@ class _Recovery:
     async def _orphans(self) -> int:
         """Collections of this namespace that belong to nothing, such as of a lost catalog."""
         space = self._settings.namespace
+        # In this order: what is made meanwhile is not in the list, and what was being made when
+        # the list was has a claim, or is an index by then.
+        collections = sorted(await self._qdrant.collections())
         known = set()
-        for key in await self._catalog.scan(f"{space}:index:*"):
-            known.add(await self._catalog.command("HGET", key, "incarnation"))
-        for key in await self._catalog.scan(f"{space}:claim:*"):
-            known.add(await self._catalog.command("HGET", key, "collection"))
+        for kind, field in (("claim", "collection"), ("index", "incarnation")):
+            for key in await self._catalog.scan(f"{space}:{kind}:*"):
+                known.add(await self._catalog.command("HGET", key, field))
         names = {name.decode() for name in known if name is not None}
-        orphans = [
-            name
-            for name in sorted(await self._qdrant.collections())
-            if name.startswith(f"{space}-") and name not in names
-        ]
+        orphans = [n for n in collections if n.startswith(f"{space}-") and n not in names]
         for name in orphans:
-            if self._options.drop_orphans:
+            documents = await self._catalog.presence.documents(name)
+            if self._options.drop_orphans or not documents:
                 await self._qdrant.delete_collection(name)
-                _say(f"collection {name}: belongs to no index, deleted")
+                _say(
+                    f"collection {name}: belongs to no index, deleted with its {documents} "
+                    "documents"
+                )
             else:
-                _say(f"collection {name}: belongs to no index; --drop-orphans deletes it")
+                _say(
+                    f"collection {name}: belongs to no index; --drop-orphans deletes it with its "
+                    f"{documents} documents"
+                )
         return len(orphans)
 
     def _age(self, at: str) -> int:

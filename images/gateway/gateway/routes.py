@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from gateway import deadline
 from gateway.bulk import SubSearch, make_operation, read_msearch
 from gateway.cache import Cache, Compute
 from gateway.catalog import Catalog, Hit, Miss, View
@@ -76,7 +77,7 @@ class Routes:
         self._qdrant = qdrant
         self._indices = indices
         self._documents = documents
-        self._writing = Writing(documents, indices, settings.limits)
+        self._writing = Writing(documents, indices, settings)
         self._cache = cache
         self._settler = settler
         self._began = time.time()
@@ -142,8 +143,9 @@ class Routes:
             elif isinstance(found, Miss):
                 cache.counters.misses[found.reason] += 1
                 self._spawn(cache.answer(index, fill, found, compute), respond)
-            elif isinstance(found, ApiError) and found.status == 503 and self._catalog.epoch:
-                # Perhaps a claim of this gateway's own: wait for its lock and look again.
+            elif isinstance(found, ApiError) and self._catalog.epoch:
+                # Perhaps a claim of this gateway's own: wait for its lock and look again. And that
+                # there is no such index has to be confirmed.
                 self._spawn(cache.answer(index, fill, None, compute), respond)
             else:
                 self._fail(found, respond)
@@ -337,11 +339,8 @@ class Routes:
         return body[:-1] + b',"status":200}' if status == 200 else body
 
     async def _refresh(self, index: str | None) -> Answer:
-        """All that was acknowledged is visible: see only that the index is there."""
-        if index is not None:
-            await self._catalog.view(index)
-        else:
-            self._catalog.opened()
+        """All that was acknowledged is visible: see only that it is there."""
+        await self._indices.check(index)
         return 200, orjson.dumps({"_shards": {"total": 1, "successful": 1, "failed": 0}})
 
     def stats(self) -> Json:
@@ -363,7 +362,8 @@ class Routes:
             "unsettled": counters.unsettled,
             "swept": counters.swept,
             "writes": self._documents.writes,
-            "unreleased_writers": self._settler.debts,
+            "unreleased_writers": self._settler.writers,
+            "unresolved_claims": self._settler.claims,
             "qdrant_calls": self._qdrant.calls,
         }
 
@@ -374,6 +374,7 @@ class Routes:
         task.add_done_callback(self.tasks.discard)
 
     async def _answer(self, answer: Answering, respond: Respond) -> None:
+        deadline.begin(self._settings.qdrant_timeout_s)
         try:
             status, body = await answer
         except asyncio.CancelledError:

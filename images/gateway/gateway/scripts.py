@@ -42,9 +42,9 @@ class Scripts:
         self.by_name = {name: Script(name) for name in NAMES}
 
     async def load(self, valkey: Valkey) -> None:
-        """Load all of them; a restarted Valkey has none."""
+        """Load all of them on a new connection; a restarted Valkey has none."""
         await asyncio.gather(
-            *(valkey.call("SCRIPT", "LOAD", s.source) for s in self.by_name.values())
+            *(valkey.ask("SCRIPT", "LOAD", s.source) for s in self.by_name.values())
         )
 
     def send(

@@ -6,15 +6,16 @@ import asyncio
 import gc
 import logging
 import signal
+from collections.abc import Awaitable, Callable
 
 from gateway.cache import Cache
 from gateway.catalog import Catalog
 from gateway.documents import Documents
-from gateway.errors import ApiError
 from gateway.http_server import HttpProtocol
-from gateway.identity import new_token
 from gateway.indices import Indices
 from gateway.locks import Locks
+from gateway.opening import Opening
+from gateway.presence import Presence
 from gateway.qdrant import Qdrant
 from gateway.routes import Routes
 from gateway.scripts import Scripts
@@ -24,7 +25,6 @@ from gateway.valkey import Valkey
 
 log = logging.getLogger(__name__)
 
-_OPEN_PAUSE_S = 0.1
 _STOP_S = 15.0
 # Python's default is 700.
 _GC_OBJECTS = 20_000
@@ -37,18 +37,20 @@ async def serve(settings: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     scripts = Scripts()
-    valkey = connection(settings, scripts)
-    catalog = Catalog(settings, valkey, scripts)
     qdrant = Qdrant(settings)
+    opening = Opening(settings, qdrant, scripts)
+    valkey = connection(settings, opening.prepare)
+    catalog = Catalog(settings, valkey, scripts, Presence(settings.namespace, qdrant))
+    opening.catalog = catalog
     locks = Locks()
-    settler = Settler(catalog, qdrant)
+    settler = Settler(catalog, qdrant, settings.settle_s)
     cache = Cache(settings, catalog, qdrant, locks)
     routes = Routes(
         settings,
         catalog,
         qdrant,
-        Indices(catalog, qdrant, locks, settings),
-        Documents(catalog, qdrant, settler, locks, settings.limits),
+        Indices(catalog, qdrant, locks, settler, settings),
+        Documents(catalog, qdrant, settler, locks, settings),
         cache,
         settler,
     )
@@ -65,7 +67,7 @@ async def serve(settings: Settings) -> int:
         log.error("cannot listen on %s:%d: %s", settings.host, settings.port, error)
         return 1
     valkey.start()
-    opening = loop.create_task(_open(settings, catalog, qdrant))
+    keeping = loop.create_task(opening.keep_open())
     cache.start()
     settler.start()
     # What was made so far stays: Python's cycle collector need not look at it again and again. And
@@ -84,8 +86,8 @@ async def serve(settings: Settings) -> int:
     server.close()
     for open_connection in list(connections):
         open_connection.close()
-    opening.cancel()
-    await asyncio.gather(opening, return_exceptions=True)
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
     if routes.tasks:
         await asyncio.wait(routes.tasks, timeout=_STOP_S)
     await cache.stop()
@@ -95,58 +97,17 @@ async def serve(settings: Settings) -> int:
     return 0
 
 
-def connection(settings: Settings, scripts: Scripts) -> Valkey:
-    """The connection to Valkey, with the scripts loaded whenever it is made."""
+def connection(settings: Settings, prepare: Callable[[Valkey], Awaitable[None]]) -> Valkey:
+    """The connection to Valkey.
+
+    Args:
+        prepare: awaited whenever it is made.
+    """
     return Valkey(
         settings.valkey_host,
         settings.valkey_port,
         settings.valkey_user,
         settings.valkey_password,
         settings.valkey_timeout_s,
-        scripts.load,
+        prepare,
     )
-
-
-async def _open(settings: Settings, catalog: Catalog, qdrant: Qdrant) -> None:
-    """Open the catalog as soon as Valkey, and Qdrant for a new one, can be asked."""
-    said = ""
-    while True:
-        try:
-            epoch = await catalog.open("", "read")
-            if not epoch:
-                epoch = await _new_epoch(settings, catalog, qdrant)
-            catalog.epoch = epoch or None
-            if catalog.epoch is not None:
-                await _warn(settings, catalog)
-                return
-        except ApiError as error:
-            catalog.not_open = error.reason
-        if catalog.not_open != said:
-            said = catalog.not_open
-            log.warning("not serving yet: %s", said)
-        await asyncio.sleep(_OPEN_PAUSE_S)
-
-
-async def _new_epoch(settings: Settings, catalog: Catalog, qdrant: Qdrant) -> str:
-    """Begin a catalog, unless Qdrant's collections tell that there was one."""
-    prefix = f"{settings.namespace}-"
-    orphans = [name for name in await qdrant.collections() if name.startswith(prefix)]
-    if orphans:
-        catalog.not_open = (
-            f"Valkey has no catalog but Qdrant has {len(orphans)} collections of one: Valkey lost "
-            "its data set, or is the wrong one. Restore it; or give the catalog up with "
-            "`recover --new-epoch --drop-orphans`"
-        )
-        return ""
-    return await catalog.open(new_token(), "create")
-
-
-async def _warn(settings: Settings, catalog: Catalog) -> None:
-    """Say what an earlier gateway left; it is for `recover` to resolve, as it may be alive."""
-    for kind in ("claim", "writers"):
-        for key in await catalog.scan(f"{settings.namespace}:{kind}:*"):
-            log.warning(
-                "index %s has unresolved %s; if no other gateway is at work, run `recover`",
-                key.split(":", 2)[2],
-                "claims" if kind == "claim" else "writers",
-            )

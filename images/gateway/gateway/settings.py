@@ -44,6 +44,8 @@ class Settings:
         build: names the code and the configuration that answers depend on; part of every fill.
         ttl_ms: how long a fill is served.
         grace_ms: how much longer its key stays in Valkey unless the sweeper removes it.
+        settle_s: how long a request that was cut off may take to reach a Qdrant that answers.
+        durable: refuse a Valkey that could lose what it has acknowledged.
     """
 
     host: str
@@ -60,6 +62,8 @@ class Settings:
     serving: bool
     ttl_ms: int
     grace_ms: int
+    settle_s: float
+    durable: bool
     entry_bytes: int
     valkey_timeout_s: float
     qdrant_timeout_s: float
@@ -123,6 +127,9 @@ def read(environment: Mapping[str, str] = os.environ) -> Settings:
     instance = text("INSTANCE", f"{socket.gethostname()}-{os.getpid()}")
     if not instance or not instance.isprintable() or " " in instance:
         raise SettingError(f"{PREFIX}INSTANCE={instance!r}: must be one printable word")
+    durability = text("VALKEY_DURABILITY", "always")
+    if durability not in ("always", "unchecked"):
+        raise SettingError(f"{PREFIX}VALKEY_DURABILITY={durability!r}: must be always or unchecked")
     limits = Limits(
         body_bytes=number("MAX_BODY_BYTES", 16 << 20, 1024, 1 << 30),
         bulk_items=number("MAX_BULK_ITEMS", 10_000, 1, 1_000_000),
@@ -152,6 +159,8 @@ def read(environment: Mapping[str, str] = os.environ) -> Settings:
         serving=serving == "on",
         ttl_ms=int(seconds("TTL_S", "300") * 1000),
         grace_ms=int(seconds("TTL_GRACE_S", "300") * 1000),
+        settle_s=seconds("SETTLE_S", "2"),
+        durable=durability == "always",
         entry_bytes=number("MAX_ENTRY_BYTES", 256 << 10, 0, 64 << 20),
         valkey_timeout_s=seconds("VALKEY_TIMEOUT_S", "2"),
         qdrant_timeout_s=seconds("QDRANT_TIMEOUT_S", "10"),

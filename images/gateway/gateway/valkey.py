@@ -143,7 +143,12 @@ class Valkey:
     Args:
         host, port, user, password: where, and as whom; empty for none.
         timeout_s: a reply that takes longer closes the connection and fails what waits.
-        prepare: is awaited on every new connection before anything else may be sent on it.
+        prepare: is awaited on every new connection before anything else may be sent on it; it asks
+            with `ask`, and may raise what `connect` raises.
+
+    Attributes:
+        run_id: names the server process that was last connected to; another one may hold an older
+            data set.
     """
 
     def __init__(
@@ -166,7 +171,9 @@ class Valkey:
         self._closed = False
         self._lost = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._earlier: tuple[str, int] | None = None
         self.reason = "valkey: not connected yet"
+        self.run_id = ""
 
     @property
     def ready(self) -> bool:
@@ -210,14 +217,38 @@ class Valkey:
                 user = (self._user,) if self._user else ()
                 await self._exchange(pack("AUTH", *user, self._password))
             # RefusedError while the data set is loaded: then this connection is not ready.
-            await self._exchange(pack("GET", "refill-gateway-probe"))
-            self._ready = True
+            await self.ask("GET", "refill-gateway-probe")
+            await self._end_earlier()
             if self._prepare is not None:
                 await self._prepare(self)
+            if connection.transport is None:
+                raise ValkeyDownError("valkey: the connection was lost")
+            self._ready = True
         except BaseException:
-            self._ready = False
             connection.close()
             raise
+
+    async def _end_earlier(self) -> None:
+        """End the connection before this one, on Valkey's side, too.
+
+        What was sent on it and not answered may still lie unread in Valkey's buffers. Ended there,
+        it is done already or will never be: nothing of it can come behind what is sent from now on.
+        """
+        info = await self.ask("INFO", "server")
+        found = [line[7:] for line in info.decode().splitlines() if line.startswith("run_id:")]
+        self.run_id = found[0] if found else ""
+        try:
+            number = int(await self.ask("CLIENT", "ID"))
+            if self._earlier is not None and self._earlier[0] == self.run_id:
+                await self.ask("CLIENT", "KILL", "ID", self._earlier[1])
+        except ValkeyError as error:
+            log.warning(
+                "valkey: %s; a command of a connection that was cut off can come late: allow this "
+                "user CLIENT ID and CLIENT KILL",
+                error,
+            )
+            return
+        self._earlier = (self.run_id, number)
 
     def send(self, command: bytes, callback: Callback) -> None:
         """Send an encoded command; the callback gets its reply or one of this module's errors."""
@@ -244,6 +275,10 @@ class Valkey:
         """
         if not self._ready:
             raise ValkeyDownError(self.reason)
+        return await self.ask(*arguments)
+
+    async def ask(self, *arguments: bytes | str | int) -> Reply:
+        """As `call`, also while the connection is being made."""
         return await self._exchange(pack(*arguments))
 
     async def _exchange(self, command: bytes) -> Reply:
@@ -265,7 +300,7 @@ class Valkey:
         self._lost.set()
 
     async def _keep_connected(self) -> None:
-        failures = 0
+        failures, said = 0, ""
         while not self._closed:
             try:
                 await self.connect()
@@ -273,14 +308,15 @@ class Valkey:
                 self.reason = (
                     f"{error}" if isinstance(error, ValkeyDownError) else f"valkey: {error}"
                 )
-                if failures == 0:
-                    log.warning("%s; trying again", self.reason)
+                if self.reason != said:
+                    said = self.reason
+                    log.warning("%s; trying again", said)
                 await asyncio.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
                 failures += 1
                 continue
             if failures:
                 log.warning("valkey: connected again")
-            failures = 0
+            failures, said = 0, ""
             await self._watch()
 
     async def _watch(self) -> None:

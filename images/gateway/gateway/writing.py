@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import orjson
 
+from gateway import deadline
 from gateway.bulk import BulkItem, read_bulk
 from gateway.documents import Documents, Operation, Outcome
-from gateway.errors import ApiError
+from gateway.errors import ApiError, ClaimedError
 from gateway.http_server import Request
-from gateway.indices import Indices
+from gateway.indices import CLAIM_PAUSE_S, CLAIM_WAIT_S, Indices
 from gateway.parameters import read_refresh
 from gateway.qdrant import Json
-from gateway.settings import Limits
+from gateway.settings import Settings
 
 Answer = tuple[int, bytes]
 
@@ -25,10 +27,11 @@ _CHUNK_BYTES = 4 << 20
 class Writing:
     """Answers requests that write."""
 
-    def __init__(self, documents: Documents, indices: Indices, limits: Limits) -> None:
+    def __init__(self, documents: Documents, indices: Indices, settings: Settings) -> None:
         self._documents = documents
         self._indices = indices
-        self._limits = limits
+        self._limits = settings.limits
+        self._timeout_s = settings.qdrant_timeout_s
 
     async def one(self, index: str, operation: Operation, refresh: bool) -> Answer:
         """Make one write.
@@ -44,18 +47,31 @@ class Writing:
         return outcome.status, orjson.dumps(outcome.answer)
 
     async def _write(self, index: str, operations: list[Operation]) -> list[Outcome]:
-        """Write; an index that is not there is created first, as Elasticsearch does by default."""
-        try:
-            return await self._documents.write(index, operations)
-        except ApiError as error:
-            if error.status != 404 or all(o.action == "delete" for o in operations):
-                raise
-        try:
-            await self._indices.create(index, None)
-        except ApiError as error:
-            if error.kind != "resource_already_exists_exception":
-                raise
-        return await self._documents.write(index, operations)
+        """Write; an index that is not there is created first, as Elasticsearch does by default.
+
+        Another gateway may be about to create it, or to delete it: that is waited for, but not for
+        long, as its claim may have been left by a gateway that died.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + CLAIM_WAIT_S
+        while True:
+            try:
+                return await self._documents.write(index, operations)
+            except ClaimedError:
+                if loop.time() >= end:
+                    raise
+                await asyncio.sleep(CLAIM_PAUSE_S)
+                continue
+            except ApiError as error:
+                only_deletes = all(operation.action == "delete" for operation in operations)
+                if error.status != 404 or only_deletes or loop.time() >= end:
+                    raise
+            try:
+                await self._indices.create(index, None)
+            except ApiError as error:
+                if error.kind != "resource_already_exists_exception":
+                    raise
+            deadline.begin(self._timeout_s)
 
     async def bulk(self, request: Request, index: str | None, parameters: dict[str, str]) -> Answer:
         """Make a bulk request's writes; each has an answer of its own.
@@ -74,9 +90,19 @@ class Writing:
             else:
                 groups.setdefault(item.index, []).append(number)
         failures: list[ApiError] = []
+        late: ApiError | None = None
         for name, numbers in groups.items():
             for chunk in _chunks(items, numbers):
-                await self._bulk_chunk(name, items, chunk, answers, failures, refresh)
+                if late is None:
+                    deadline.begin(self._timeout_s)
+                    await self._bulk_chunk(name, items, chunk, answers, failures, refresh)
+                    if failures and deadline.left(1.0) <= 0:
+                        late = failures[-1]
+                else:
+                    # What did not answer in time would not answer the others either.
+                    for number in chunk:
+                        answers[number] = _bulk_error(items[number], late)
+                        failures.append(late)
         if failures and len(failures) == len(items):
             # Nothing at all could be done: as for any other request.
             raise failures[0]

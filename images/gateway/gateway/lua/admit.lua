@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Admit a writer. From here until its release no response is looked up or published.
 -- KEYS  1 epoch, 2 index, 3 claim, 4 writers
 -- ARGV  1 epoch, 2 incarnation, 3 mapping version, 4 token, 5 sequence numbers, 6 instance

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Claim an index name before Qdrant is touched. An unresolved claim stays and blocks the name.
 -- KEYS  1 epoch, 2 index, 3 claim, 4 indices
 -- ARGV  1 epoch, 2 "create" or "delete", 3 token, 4 collection (create), 5 instance,

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- The catalog's epoch: a random name for this data set. A Valkey that lost its data has none, or
 -- another one, and nothing that carries the old epoch is accepted any more.
 -- KEYS  1 epoch

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Put a larger mapping in place of the one that an admitted writer has read.
 -- KEYS  1 epoch, 2 index, 3 writers
 -- ARGV  1 epoch, 2 incarnation, 3 token, 4 mapping version that was read, 5 mapping

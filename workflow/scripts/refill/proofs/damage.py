@@ -17,7 +17,7 @@ ZEROS = 64
 
 
 def out_of_memory(subject: Subject, found: Findings) -> None:
-    """Without memory: commits and releases work; the rest is refused, with nothing half done."""
+    """Without memory: all coordination works; publications are refused, with nothing half done."""
     with subject.server(maxmemory_policy="noeviction") as server:
         index, coming = create(server), Index("coming", incarnation="c2")
         leaving, third = create(server, Index("leaving", incarnation="c3")), Index("third")
@@ -28,6 +28,11 @@ def out_of_memory(subject: Subject, found: Findings) -> None:
         server.run(third.claim("create", "t"))
         server.client.config_set("maxmemory", 1)
         works: dict[str, Call] = {
+            "epoch": index.but(epoch="other").set_epoch(),
+            "larger mapping": index.extend("w", '{"a": 1}'),
+            "admission": index.admit("x", 5, version=2),
+            "claim": Index("fourth", incarnation="c4").claim("create", "f"),
+            "release of another": index.release("x"),
             "release": index.release("w"),
             "commit of a create": coming.commit("create", "k"),
             "commit of a delete": leaving.commit("delete", "d"),
@@ -37,13 +42,13 @@ def out_of_memory(subject: Subject, found: Findings) -> None:
         }
         replies = {name: server.run(call) for name, call in works.items()}
         for name, reply in replies.items():
+            if name == "epoch":
+                found.same(name, reply, index.epoch)
+                continue
             wanted = [0] if name in ("view", "lookup") else [1]
             found.same(name, reply[:1], wanted)
         refused: dict[str, Call] = {
-            "admission": index.admit("x", 5),
-            "claim": index.claim("delete", "e"),
-            "publication": index.publish(index.fill(), "x", generation=1),
-            "larger mapping": index.extend("w", '{"a": 1}'),
+            "publication": index.publish(index.fill(), "x", generation=2),
         }
         kept, size = server.snapshot(), server.aof().current_size
         for name, call in refused.items():
@@ -57,7 +62,9 @@ def out_of_memory(subject: Subject, found: Findings) -> None:
         server.client.config_set("maxmemory", 0)
         server.crash()
         found.same("the catalog after a crash", server.snapshot(), kept)
-        found.same("the generation", change(server, index), 2)
+        found.same("the mapping", server.run(index.view())[4], "2")
+        found.same("a further admission", server.run(index.admit("y", version=2))[0], 1)
+        found.same("the generation", server.run(index.release("y")), [1, 3])
         found.note(works=sorted(works), refused=sorted(refused))
 
 
