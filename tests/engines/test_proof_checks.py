@@ -117,7 +117,10 @@ def test_a_ledger_sees_what_contradicts_what_was_told() -> None:
 
 
 def test_a_gateway_that_serves_without_looking_is_seen(tmp_path: Path) -> None:
-    """The same fault in a whole gateway: its archive has a lookup that takes any generation."""
+    """The same fault in a whole gateway: its archive has a lookup that takes any generation.
+
+    The gateway holds what it is given against what it has seen, so this second guard goes too.
+    """
     made = subject("new", tmp_path)
     assert made.archive is not None
     script, old, new = FAULTS["a lookup that does not look at the generation"]
@@ -126,6 +129,10 @@ def test_a_gateway_that_serves_without_looking_is_seen(tmp_path: Path) -> None:
     file = folder / "gateway" / "lua" / f"{script}.lua"
     # The checksum covers the generation, so a whole entry of another one is still whole.
     file.write_bytes(file.read_bytes().replace(old, new))
+    guard = folder / "gateway" / "presence.py"
+    looks = "if generation < newest[1] or mapping_version < newest[2]:"
+    assert looks in guard.read_text()
+    guard.write_text(guard.read_text().replace(looks, "if False:"))
     shutil.make_archive(str(tmp_path / "faulty"), "zip", folder)
     faulty = replace(made, archive=tmp_path / "faulty.zip", folder=tmp_path / "faulty scratch")
     ledger, _ = crash_gateway.episode(faulty, 0, 3)
