@@ -69,6 +69,14 @@ def validate(
     return filled
 
 
+def refuse(
+    found: Sequence[Problem], files: Iterable[Path | str], given: Mapping[str, Any] | None = None
+) -> None:
+    """Raise ConfigError for problems, if there are any; `files` and `given` as for `validate`."""
+    if found:
+        raise _error(found, _origins(_read_all(files), given or {}))
+
+
 def load_optimizers(path: Path = PROJECT / "config/optimizers.yaml") -> dict[str, dict[str, Any]]:
     """Return the optimizer configurations by id; each has its id under "id" too.
 
