@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from refill.evidence.attempts import list_attempts
 from refill.load.wire import Address
 from refill.phases.measure_round import measure
 from refill.progress import silent
+from refill.runtimes import process as process_runtime
 from round_fixture import COUNTS, QDRANT, Watcher, child, files, plan, prepare
 
 PASSWORD = "a-password-that-must-not-be-recorded"
@@ -190,6 +192,36 @@ def test_a_kill_inside_a_timed_section_keeps_the_rows_that_there_are(root: Path)
     # Without Valkey the gateway answers 503: an error, never a response that looks right.
     assert set(broken["status"]) <= {"ok", "error"}
     assert (broken[broken["status"] == "error"]["http"] == 503).all()
+
+
+@pytest.mark.parametrize(
+    ("words", "cells"), [("primed", 0), ("warm, filter-counts, gateway, 3 clients", 10)]
+)
+def test_a_qdrant_that_stands_still_ends_the_round(
+    root: Path, words: str, cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A process that is stopped does not hear that it is to end, and is killed.
+    monkeypatch.setattr(process_runtime, "STOP_TIMEOUT_S", 0.5)
+
+    def stop() -> None:
+        child("qdrant-edge.pyz").send_signal(signal.SIGSTOP)
+
+    given = plan("on-main", "new", timeout_s=0.4)
+    record = measure(given, files(root, "on-main", "new", 9), Watcher(words, stop))
+    assert record["outcome"] == "failed"
+    assert re.match(r"gateway: client \d had no answer for 1\.\d s", record["invalid"][0])
+    assert len(record["cells"]) == cells
+    lost = record["ledger"]["counts"]["timeout"] + record["ledger"]["counts"]["error"]
+    assert 3 <= lost <= 3 * 4
+
+
+def test_a_warm_up_that_takes_too_long_ends_the_round(root: Path) -> None:
+    given = plan("on-main", "new", trial_limit_s=0.02)
+    record = measure(given, files(root, "on-main", "new", 9), silent("test"))
+    assert record["outcome"] == "failed"
+    assert "requests of a part of the warm-up were issued within rounds.trial_limit_s (0.02 s)" in (
+        record["invalid"][0]
+    )
 
 
 def gateway_api() -> Api:
