@@ -189,6 +189,8 @@ def test_a_kill_inside_a_timed_section_keeps_the_rows_that_there_are(root: Path)
     rows = pd.read_parquet(root / record["ledger"]["path"])
     broken = rows[(rows["profile"] == "warm") & rows["operation"].isna()]
     assert 0 < len(broken) < 9000
+    counted = record["ledger"]["counts"]
+    assert counted["issued"] == len(rows) == sum(n for s, n in counted.items() if s != "issued")
     # Without Valkey the gateway answers 503: an error, never a response that looks right.
     assert set(broken["status"]) <= {"ok", "error"}
     assert (broken[broken["status"] == "error"]["http"] == 503).all()
@@ -219,8 +221,9 @@ def test_a_warm_up_that_takes_too_long_ends_the_round(root: Path) -> None:
     given = plan("on-main", "new", trial_limit_s=0.02)
     record = measure(given, files(root, "on-main", "new", 9), silent("test"))
     assert record["outcome"] == "failed"
-    assert "requests of a part of the warm-up were issued within rounds.trial_limit_s (0.02 s)" in (
-        record["invalid"][0]
+    assert (
+        "requests of a part of the warm-up were issued within rounds.trial_limit_s (0.02 s)"
+        in (record["invalid"][0])
     )
 
 

@@ -15,7 +15,9 @@ def row(client: int, outcome: str, seconds: float, http: int = 0) -> Row:
 def test_three_timeouts_in_a_row_of_one_client_are_the_end() -> None:
     watch = Unanswered(10)
     watch.note("gateway", [row(0, "timeout", 10), row(0, "timeout", 10)])
-    with pytest.raises(EngineError, match=r"^gateway: client 0 had no answer for 30\.0 s .*timeout"):
+    with pytest.raises(
+        EngineError, match=r"^gateway: client 0 had no answer for 30\.0 s .*timeout"
+    ):
         watch.note("gateway", [row(0, "timeout", 10)])
 
 
