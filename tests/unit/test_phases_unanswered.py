@@ -40,5 +40,5 @@ def test_what_another_engine_answers_is_no_answer_of_this_one() -> None:
     watch = Unanswered(10)
     watch.note("gateway", [row(0, "timeout", 10)] * 2)
     watch.note("opensearch", [row(0, "answered", 0.01, 200)])
-    with pytest.raises(EngineError, match="^gateway: "):
+    with pytest.raises(EngineError, match=r"^gateway: "):
         watch.note("gateway", [row(0, "timeout", 10)])

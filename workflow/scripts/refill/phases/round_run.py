@@ -203,8 +203,8 @@ class RoundRun:
             if issued < len(part):
                 raise EngineError(
                     f"{engine}: {issued} of {len(part)} requests of a part of the warm-up were "
-                    f"issued within rounds.trial_limit_s ({limit:g} s): raise the limit, or ask for "
-                    "fewer"
+                    f"issued within rounds.trial_limit_s ({limit:g} s): raise the limit, or ask "
+                    "for fewer"
                 )
 
     def _trial(self, clients: Clients, cell: Cell, number: int) -> None:
