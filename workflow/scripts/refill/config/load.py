@@ -230,8 +230,8 @@ def _check_engine(config: Mapping[str, Any], project: Path) -> list[Problem]:
         return [Problem(("qdrant",), text)]
     if given == ["image"]:
         known = load_images(project / "config/images.yaml")
-        if (text := _unfit(qdrant["image"], "qdrant", known)) is not None:
-            return [Problem(("qdrant", "image"), text)]
+        if (unfit := _unfit(qdrant["image"], "qdrant", known)) is not None:
+            return [Problem(("qdrant", "image"), unfit)]
     if given == ["url"]:
         return _check_url(qdrant["url"], ("qdrant", "url"))
     if given == ["binary"] and not _startable(qdrant["binary"]):
