@@ -69,6 +69,21 @@ def test_every_operation_is_answered_rightly_from_qdrant_and_from_the_cache(
     assert after["fills"] - before["fills"] == len(warm) + 60
 
 
+def test_a_document_that_was_written_twice_is_found(parts: Parts, corpus: Documents) -> None:
+    oracle = DocumentOracle(corpus, INDEX)
+    paths = [f"/{INDEX}/_doc/{row}" for row in (0, 8, corpus.count - 1)]
+    requests = [Asked("GET", path, b"", oracle.expected("GET", path, None)) for path in paths]
+    check(parts, requests)
+    parts.gateway.ok("PUT", paths[1], corpus.sources[8])
+    with pytest.raises(AssertionError, match="_version: expected 1, got 2"):
+        check(parts, [requests[1]])
+    # Deleted and loaded again it is version 1, and not what was loaded first.
+    for method, body in (("DELETE", None), ("PUT", corpus.sources[8])):
+        parts.gateway.ok(method, paths[1], body)
+    with pytest.raises(AssertionError, match=r"_version: expected 1|_seq_no: expected 8"):
+        check(parts, [requests[1]])
+
+
 def test_a_wrong_document_is_found(parts: Parts, corpus: Documents) -> None:
     oracle = DocumentOracle(corpus, INDEX)
     path = f"/{INDEX}/_doc/7"
@@ -80,7 +95,9 @@ def test_a_wrong_document_is_found(parts: Parts, corpus: Documents) -> None:
             check(parts, [request])
     finally:
         parts.gateway.ok("PUT", path, corpus.sources[7])
-    check(parts, [request])
+    # Only that it was written since tells it from the first one.
+    with pytest.raises(AssertionError, match="_version: expected 1, got 3"):
+        check(parts, [request])
 
 
 def draw_leaf(rng: random.Random) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import psutil
 import pytest
 from edge_server import EdgeServer
 from refill.engines import valkey
@@ -19,6 +21,7 @@ from refill.evidence.attempts import list_attempts
 from refill.load.wire import Address
 from refill.phases.measure_round import measure
 from refill.progress import silent
+from refill.runtimes import process as process_runtime
 from round_fixture import COUNTS, QDRANT, Watcher, child, files, plan, prepare
 
 PASSWORD = "a-password-that-must-not-be-recorded"
@@ -152,7 +155,10 @@ def test_a_killed_part_gives_an_invalid_record_that_says_so(
     root: Path, part: str, words: str
 ) -> None:
     def kill() -> None:
-        child(words).send_signal(signal.SIGKILL)
+        process = child(words)
+        process.send_signal(signal.SIGKILL)
+        # A process with much memory is a while in dying; warm trials would go on meanwhile.
+        _until(lambda: process.status() == psutil.STATUS_ZOMBIE)
 
     progress = Watcher("warm, filtered-page, gateway, 3 clients", kill)
     record = measure(plan("on-main", "new"), files(root, "on-main", "new", 2), progress)
@@ -187,9 +193,42 @@ def test_a_kill_inside_a_timed_section_keeps_the_rows_that_there_are(root: Path)
     rows = pd.read_parquet(root / record["ledger"]["path"])
     broken = rows[(rows["profile"] == "warm") & rows["operation"].isna()]
     assert 0 < len(broken) < 9000
+    counted = record["ledger"]["counts"]
+    assert counted["issued"] == len(rows) == sum(n for s, n in counted.items() if s != "issued")
     # Without Valkey the gateway answers 503: an error, never a response that looks right.
     assert set(broken["status"]) <= {"ok", "error"}
     assert (broken[broken["status"] == "error"]["http"] == 503).all()
+
+
+@pytest.mark.parametrize(
+    ("words", "cells"), [("primed", 0), ("warm, filter-counts, gateway, 3 clients", 10)]
+)
+def test_a_qdrant_that_stands_still_ends_the_round(
+    root: Path, words: str, cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A process that is stopped does not hear that it is to end, and is killed.
+    monkeypatch.setattr(process_runtime, "STOP_TIMEOUT_S", 0.5)
+
+    def stop() -> None:
+        child("qdrant-edge.pyz").send_signal(signal.SIGSTOP)
+
+    given = plan("on-main", "new", timeout_s=0.4)
+    record = measure(given, files(root, "on-main", "new", 9), Watcher(words, stop))
+    assert record["outcome"] == "failed"
+    assert re.match(r"gateway: client \d had no answer for 1\.\d s", record["invalid"][0])
+    assert len(record["cells"]) == cells
+    lost = record["ledger"]["counts"]["timeout"] + record["ledger"]["counts"]["error"]
+    assert 3 <= lost <= 3 * 4
+
+
+def test_a_warm_up_that_takes_too_long_ends_the_round(root: Path) -> None:
+    given = plan("on-main", "new", trial_limit_s=0.02)
+    record = measure(given, files(root, "on-main", "new", 9), silent("test"))
+    assert record["outcome"] == "failed"
+    assert (
+        "requests of a part of the warm-up were issued within rounds.trial_limit_s (0.02 s)"
+        in (record["invalid"][0])
+    )
 
 
 def gateway_api() -> Api:
@@ -295,11 +334,15 @@ def running_valkey(tmp_path: Path) -> Any:
         yield engine
 
 
-def test_valkey_listens_on_loopback_with_a_password_in_a_private_file(
+def test_valkey_listens_on_loopback_with_a_password_that_is_in_no_file(
     running_valkey: Any, tmp_path: Path
 ) -> None:
-    config = tmp_path / "s/valkey/valkey.conf"
-    assert config.stat().st_mode & 0o077 == 0
+    client = valkey.connect(running_valkey.address, PASSWORD)
+    client.set("a", "in the log")
+    client.close()
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(b"in the log" in path.read_bytes() for path in written)
+    assert not [path for path in written if PASSWORD.encode() in path.read_bytes()]
     process = child("valkey-server")
     assert PASSWORD not in " ".join(process.cmdline())
     assert {c.laddr.ip for c in process.net_connections() if c.status == "LISTEN"} == {"127.0.0.1"}

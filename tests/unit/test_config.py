@@ -151,6 +151,26 @@ def test_every_default_is_valid_itself() -> None:
         ({"qdrant": {"image": None, "binary": "/tmp"}}, "qdrant.binary: '/tmp' is no program"),
         ({"qdrant": {"image": None, "binary": "a\0b"}}, "qdrant.binary: 'a\\x00b' is no program"),
         ({"rounds": {"valkey": {"binary": "/tmp"}}}, "rounds.valkey.binary: '/tmp' is no program"),
+        (
+            {"qdrant": {"image": "gateway-old"}},
+            "qdrant.image: gateway-old has `api: elasticsearch` in config/images.yaml, this one "
+            "must have `api: qdrant`: take one of qdrant-edge",
+        ),
+        (
+            {"rounds": {"images": {"old": "qdrant-edge"}}},
+            "rounds.images.old: qdrant-edge has `api: qdrant` in config/images.yaml, this one must "
+            "have `api: elasticsearch`: take one of gateway-old, gateway-new",
+        ),
+        (
+            {"rounds": {"images": {"old": "gateway-new", "new": "gateway-old"}}},
+            "rounds.images.old: is gateway-new, which differs_from gateway-old in "
+            "config/images.yaml: the two are swapped, exchange old and new",
+        ),
+        (
+            {"proof": {"images": {"old": "gateway-new", "new": "gateway-old"}}},
+            "proof.images.old: is gateway-new, which differs_from gateway-old",
+        ),
+        ({"proof": {"images": {"qdrant": "gateway-old"}}}, "proof.images.qdrant: gateway-old has"),
         ({"qdrant": {"api_key_env": "two words"}}, "qdrant.api_key_env: must match the pattern"),
         (
             {"optimizers": {"draining": {"open_per_s": 0.2}}},

@@ -347,7 +347,14 @@ def test_an_aa_run_counts_false_verdicts(records: list[dict[str, Any]]) -> None:
     assert "Both arms are one image. A/A: 4 of 28 verdicts are false" in render(
         [], {}, {}, load_claims(), rounds=records, expected=same
     )
+    broken = [{**r, "outcome": "failed", "invalid": ["it broke off"]} for r in records]
+    assert "Both arms are one image. A/A: no cell has a verdict." in render(
+        [], {}, {}, load_claims(), rounds=broken, expected=same
+    )
+    in_table = rounds_table(records, same, PUBLISHED)["arms"]
+    assert set(in_table) == {"one image (A/A): gateway-old in both arms"}
     two = replace(EXPECTED, images={"old": "gateway-old", "new": "gateway-new"})
+    assert set(rounds_table(records, two, PUBLISHED)["arms"]) == {"gateway-old against gateway-new"}
     assert "verdicts are false" not in render(
         [], {}, {}, load_claims(), rounds=records, expected=two
     )

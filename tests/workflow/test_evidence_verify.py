@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import io
 import random
@@ -275,3 +276,22 @@ def test_a_round_that_was_measured_alone_is_named(copied: Path) -> None:
         "why": [f"began after {order['planned'][1]}, which comes later in the plan"],
         "attempts": 1,
     }
+
+
+def test_an_edited_record_is_refused_before_tables_are_made_of_it(
+    small_results: Project, copied: Path
+) -> None:
+    work = copied.parent.parent
+    project = copy.copy(small_results)
+    project.folder = work
+
+    def falsified(record: Any) -> None:
+        record["cells"][0]["trials"][0]["stats"]["p50_ms"] = 9.0
+
+    rewritten(work / RECORD, falsified)
+    (work / "results/tables/rounds.csv").unlink()
+    code, text = project.run("results/tables/rounds.csv")
+    assert code != 0
+    assert f"{RECORD}: was changed after attempt" in text
+    assert "Traceback" not in text
+    assert not (work / "results/tables/rounds.csv").exists()

@@ -238,6 +238,9 @@ def test_an_edited_helper_of_rounds_reruns_rounds_alone(project: Project) -> Non
     ("rounds", "words"),
     [
         ({**ROUNDS, "images": {"old": "gateway-odl", "new": "gateway-new"}}, "'gateway-old'"),
+        ({**ROUNDS, "images": {"old": "qdrant-edge", "new": "gateway-new"}}, "api: qdrant"),
+        ({**ROUNDS, "images": {"old": "gateway-new", "new": "gateway-old"}}, "are swapped"),
+        ({**ROUNDS, "counts": {**ROUNDS["counts"], "cold_enabled": 60000}}, "cold requests"),
         ({**ROUNDS, "corpus": {"name": "small"}}, "no corpus of documents 'small'"),
         ({**ROUNDS, "engines": ["elasticsearch"]}, "rounds.engines"),
         ({**ROUNDS, "counts": {"trails": 3}}, "did you mean 'trials'"),

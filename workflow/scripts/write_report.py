@@ -6,6 +6,7 @@ from typing import Any
 from refill.config import load_claims
 from refill.edge import logged
 from refill.evidence.attempts import list_attempts
+from refill.evidence.measured import read_measured
 from refill.evidence.records import read_json
 from refill.report.machine import allow
 from refill.report.page import write
@@ -14,7 +15,7 @@ from refill.report.rounds import Expected
 if __name__ == "__main__":
     smk: Any = snakemake  # type: ignore[name-defined]  # noqa: F821 - Snakemake puts it here
     with logged(smk.log[0]) as terminal:
-        records = [read_json(Path(path), "refill.optimizer-run/1") for path in smk.input.records]
+        records = read_measured(smk.input.records, "refill.optimizer-run/1", Path())
         write(
             Path(),
             allow(records, dict(smk.params.plan)["machines"]),
@@ -22,8 +23,8 @@ if __name__ == "__main__":
             Path(smk.output[0]),
             list_attempts(Path()),
             read_json(Path(smk.input.manifest)),
-            [read_json(Path(path), "refill.round/1") for path in smk.input.rounds],
+            read_measured(smk.input.rounds, "refill.round/1", Path()),
             Expected(**dict(smk.params.plan)["expected"]),
-            [read_json(Path(path), "refill.proof/1") for path in smk.input.proofs],
+            read_measured(smk.input.proofs, "refill.proof/1", Path()),
         )
         print(f"report: {smk.output[0]}", file=terminal)

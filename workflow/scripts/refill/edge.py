@@ -10,14 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from refill.told import ToldError
+
 
 @contextmanager
 def logged(log: str | Path) -> Iterator[IO[str]]:
     """Send this process's output, its children's too, to a log, and keep the terminal aside.
 
     Snakemake's `log:` captures nothing by itself. A failure is written to the log with its
-    traceback and to the terminal in one line; the process then exits with 1, or with 130 when it
-    was stopped.
+    traceback, unless its text tells all (ToldError), and to the terminal in one line; the process
+    then exits with 1, or with 130 when it was stopped.
 
     Args:
         log: path of the log file; it is made anew.
@@ -38,7 +40,10 @@ def logged(log: str | Path) -> Iterator[IO[str]]:
     try:
         yield terminal
     except Exception as error:  # noqa: BLE001 - the edge: everything ends here, in words
-        traceback.print_exc()
+        if isinstance(error, ToldError):
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        else:
+            traceback.print_exc()
         print(f"{path.stem}: {type(error).__name__}: {error}", file=terminal)
         print(f"    the log: {log}", file=terminal)
         sys.exit(1)

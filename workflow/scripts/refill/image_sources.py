@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from refill.evidence.hashes import sha256_bytes, sha256_tree
+from refill.told import ToldError
 
 IMAGES = Path("config/images.yaml")
 GIT_TIMEOUT_S = 900
@@ -26,7 +27,7 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*://|[^/\\]+@[^/\\]+:")
 _GIT_OWN = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 
 
-class ImageError(ValueError):
+class ImageError(ToldError, ValueError):
     """An image cannot be pinned or built; the text names the image, the files and what to do."""
 
 

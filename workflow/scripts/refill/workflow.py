@@ -21,10 +21,11 @@ from refill.config import (
     load_optimizers,
     validate,
 )
-from refill.config.load import DOCUMENT_KINDS
+from refill.config.load import DOCUMENT_KINDS, refuse
 from refill.corpora.depth import truth_depth
 from refill.engines import artifacts, java
 from refill.evidence.code import code_hash
+from refill.operations import limits
 from refill.operations.catalog import load_operations
 from refill.phases.round_plan import order, plain
 
@@ -82,6 +83,9 @@ class Plans:
         image = self.config["qdrant"].get("image")
         self.qdrant_images: list[str] = [image] if image else []
         self.rounds = self._rounds()
+        if self.rounds:
+            asked = list(limits.problems(self._operations, self.config["rounds"]))
+            refuse(asked, ordered, given)
         self._proof: dict[str, Any] = self.config.get("proof", {"form": "none"})
         wanted = self._proof["form"] != "none"
         self.proof_images: list[str] = list(self._proof["images"].values()) if wanted else []

@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from refill.told import ToldError
+
 Where = tuple[str | int, ...]
 
 
@@ -17,7 +19,7 @@ class Problem:
     text: str
 
 
-class ConfigError(ValueError):
+class ConfigError(ToldError, ValueError):
     """A configuration cannot be used; the text has one line for each problem.
 
     A line reads `<file>: <key>: <what is wrong>: <what to do>`. `problems` holds the lines.

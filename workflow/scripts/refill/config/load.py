@@ -69,6 +69,14 @@ def validate(
     return filled
 
 
+def refuse(
+    found: Sequence[Problem], files: Iterable[Path | str], given: Mapping[str, Any] | None = None
+) -> None:
+    """Raise ConfigError for problems, if there are any; `files` and `given` as for `validate`."""
+    if found:
+        raise _error(found, _origins(_read_all(files), given or {}))
+
+
 def load_optimizers(path: Path = PROJECT / "config/optimizers.yaml") -> dict[str, dict[str, Any]]:
     """Return the optimizer configurations by id; each has its id under "id" too.
 
@@ -150,10 +158,7 @@ def _check_rounds(config: Mapping[str, Any], project: Path) -> list[Problem]:
         text = f"no corpus of documents {name!r}: {nearest(name, fitting)}`corpora` has {listed}"
         found.append(Problem(("rounds", "corpus", "name"), text))
     images = load_images(project / "config/images.yaml")
-    for which, image in rounds["images"].items():
-        if image not in images:
-            text = f"no image {image!r}: {nearest(image, images)}config/images.yaml has "
-            found.append(Problem(("rounds", "images", which), text + ", ".join(images)))
+    found += _check_arms(rounds["images"], ("rounds", "images"), images)
     for engine in NATIVE_ENGINES:
         own = rounds["native"][engine]
         if own["home"] is not None and own["url"] is not None:
@@ -170,16 +175,45 @@ def _check_rounds(config: Mapping[str, Any], project: Path) -> list[Problem]:
     return found
 
 
+def _check_arms(
+    arms: Mapping[str, str], where: Where, images: Mapping[str, Mapping[str, Any]]
+) -> list[Problem]:
+    """Check images by arm (`old`, `new`, for the proof `qdrant` too): there, fit, not swapped.
+
+    The same gateway in both arms is an A/A run, which the tables and the report say.
+    """
+    found = []
+    for arm, image in arms.items():
+        api = "qdrant" if arm == "qdrant" else "elasticsearch"
+        if (text := _unfit(image, api, images)) is not None:
+            found.append(Problem((*where, arm), text))
+    if not found and images[arms["old"]].get("differs_from", {}).get("image") == arms["new"]:
+        text = f"is {arms['old']}, which differs_from {arms['new']} in config/images.yaml: the two "
+        found.append(Problem((*where, "old"), f"{text}are swapped, exchange old and new"))
+    return found
+
+
+def _unfit(image: str, api: str, images: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Say why an image cannot stand where one that serves `api` must; None when it can."""
+    if image not in images:
+        text = f"no image {image!r}: {nearest(image, images)}config/images.yaml has "
+        return text + ", ".join(images)
+    if images[image].get("api") == api:
+        return None
+    fit = ", ".join(name for name, entry in images.items() if entry.get("api") == api)
+    return (
+        f"{image} has `api: {images[image].get('api', 'null')}` in config/images.yaml, this one "
+        f"must have `api: {api}`: take one of {fit or 'those that you add'}"
+    )
+
+
 def _check_proof(config: Mapping[str, Any], project: Path) -> list[Problem]:
     proof = config.get("proof")
     if proof is None:
         return []
     found = []
     images = load_images(project / "config/images.yaml")
-    for which, image in proof["images"].items():
-        if image not in images:
-            text = f"no image {image!r}: {nearest(image, images)}config/images.yaml has "
-            found.append(Problem(("proof", "images", which), text + ", ".join(images)))
+    found += _check_arms(proof["images"], ("proof", "images"), images)
     for name, path in proof["servers"].items():
         if path is not None and not _startable(path):
             text = f"{path!r} is no program that can be started: give the path of a server, or null"
@@ -196,10 +230,8 @@ def _check_engine(config: Mapping[str, Any], project: Path) -> list[Problem]:
         return [Problem(("qdrant",), text)]
     if given == ["image"]:
         known = load_images(project / "config/images.yaml")
-        name = qdrant["image"]
-        if name not in known:
-            text = f"no image {name!r}: {nearest(name, known)}config/images.yaml has "
-            return [Problem(("qdrant", "image"), text + ", ".join(known))]
+        if (unfit := _unfit(qdrant["image"], "qdrant", known)) is not None:
+            return [Problem(("qdrant", "image"), unfit)]
     if given == ["url"]:
         return _check_url(qdrant["url"], ("qdrant", "url"))
     if given == ["binary"] and not _startable(qdrant["binary"]):

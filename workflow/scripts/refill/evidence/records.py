@@ -12,8 +12,10 @@ from typing import Any, cast
 
 import numpy as np
 
+from refill.told import ToldError
 
-class RecordError(ValueError):
+
+class RecordError(ToldError, ValueError):
     """A record cannot be written or read; the text says which file and key, and what to do."""
 
 

@@ -12,17 +12,17 @@ import orjson
 
 from refill.corpora.documents import Documents
 from refill.operations.catalog import INDEX, NAME, Operation, Operations
+from refill.operations.limits import FRACTIONS, ROUNDS
 from refill.oracle.columns import OracleError
 from refill.oracle.documents import DocumentOracle, Expected
+from refill.told import ToldError
 
-# A unique number is a whole one plus so many billionths: 9,999 rounds, 100,000 requests in each.
-FRACTIONS, ROUNDS = 100_000, 9_999
 BILLION = 1_000_000_000
 # Draws that may repeat what was drawn before, for each request that is wanted.
 ATTEMPTS = 100
 
 
-class RequestError(ValueError):
+class RequestError(ToldError, ValueError):
     """Requests cannot be made as they are asked for; the text says why and what to do."""
 
 

@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from refill.told import ToldError
+
 Bools = NDArray[np.bool_]
 Values = NDArray[np.float64]
 
@@ -18,7 +20,7 @@ LONG_MAX, LONG_MIN = 2**63 - 1, -(2**63)
 BOUNDS = {"gt": np.greater, "gte": np.greater_equal, "lt": np.less, "lte": np.less_equal}
 
 
-class OracleError(ValueError):
+class OracleError(ToldError, ValueError):
     """A request is not one that the oracle can answer; the text says what of it."""
 
 

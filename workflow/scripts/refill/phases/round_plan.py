@@ -54,7 +54,8 @@ class Settings:
         trials: trials of each cell.
         warm_up: requests of the cold operation, with keys of their own, before anything is timed.
         timeout_s: limit of one request.
-        trial_limit_s: a trial that takes longer ends there, and is invalid.
+        trial_limit_s: a trial that takes longer ends there, and is invalid; a part of the warm-up
+            that does ends the round.
         native_warm_up: requests of all operations in turn to each native engine, before anything
             is timed.
     """

@@ -13,12 +13,14 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from refill.corpora.documents import Documents
+from refill.engines.description import EngineError
 from refill.load.clients import Clients
 from refill.load.ledger import Judgement, Ledger
 from refill.load.loops import Job, Row
@@ -29,6 +31,7 @@ from refill.oracle.documents import NATIVE_ALSO, judge
 from refill.phases.round_plan import Cell, Settings
 from refill.phases.round_stack import Moment
 from refill.phases.round_system import GATEWAY, RoundSystem
+from refill.phases.unanswered import Unanswered
 from refill.progress import Progress
 
 CHECK_S = 0.25
@@ -121,6 +124,7 @@ class RoundRun:
         self._windows = itertools.count()
         self.engine_of: dict[int, str] = {}
         self._rows: list[Row] = []
+        self._unanswered = Unanswered(settings.timeout_s)
         self._plan = _Plan(settings, requests)
         self.judge = RoundJudge(self._plan.requests, self.engine_of)
         self.ledger = Ledger(folder / "ledger", self.judge)
@@ -133,7 +137,8 @@ class RoundRun:
         """Run the round.
 
         Raises:
-            EngineError: a part of the system ended, or did not answer a control call.
+            EngineError: a part of the system ended, did not answer a control call, answered no
+                request for several timeouts, or did not end its warm-up in time.
             ClientError: a client process ended or failed.
         """
         self._moment("start")
@@ -167,7 +172,11 @@ class RoundRun:
             Setup(n, address, source, self.settings.timeout_s, self._origin)
             for n in range(max(cell.clients for cell in self.settings.cells))
         ]
-        return Clients(setups, self._rows.extend)
+        return Clients(setups, partial(self._take, engine))
+
+    def _take(self, engine: str, rows: Sequence[Row]) -> None:
+        self._rows.extend(rows)
+        self._unanswered.note(engine, rows)
 
     def _warm_up(self, engine: str, clients: Clients) -> None:
         """Fill the cache with every warm request, see each once more, and walk the cold path.
@@ -186,9 +195,17 @@ class RoundRun:
             window = next(self._windows)
             self.engine_of[window] = engine
             parts = [mine for n in range(share) if (mine := part[n::share])]
-            jobs = [Job(WARM_UP, "closed", window, mine, len(mine)) for mine in parts]
-            if jobs:
-                self._issue(clients, jobs)
+            limit = self.settings.trial_limit_s
+            jobs = [Job(WARM_UP, "closed", window, mine, len(mine), limit) for mine in parts]
+            if not jobs:
+                continue
+            issued = sum(done.issued for done in self._issue(clients, jobs))
+            if issued < len(part):
+                raise EngineError(
+                    f"{engine}: {issued} of {len(part)} requests of a part of the warm-up were "
+                    f"issued within rounds.trial_limit_s ({limit:g} s): raise the limit, or ask "
+                    "for fewer"
+                )
 
     def _trial(self, clients: Clients, cell: Cell, number: int) -> None:
         keys, window = self._plan.keys(cell, number), next(self._windows)

@@ -38,7 +38,7 @@ ROUND_COLUMNS = (
     "interval_level", "interval_method", "margin", "blocks",
     "old_p50_low_ms", "old_p50_high_ms", "new_p50_low_ms", "new_p50_high_ms",
     "old_p95_low_ms", "old_p95_high_ms", "new_p95_low_ms", "new_p95_high_ms",
-    "old_trials", "new_trials", "responses", "hit_ratio", "scale",
+    "old_trials", "new_trials", "responses", "hit_ratio", "scale", "arms",
     "published_old_p50_ms", "published_new_p50_ms", "published_p50_ratio",
     "published_old_p95_ms", "published_new_p95_ms", "published_p95_ratio",
 )  # fmt: skip
@@ -116,12 +116,13 @@ def rounds_table(
     smallest detectable effects and drift are those of `refill.stats.ratios`. The rows of an engine
     other than the gateway compare its rounds beside old with those beside new, and are a control.
     Of a cell that is invalid or was not measured there are no figures, and its status says why.
-    `published_*` are the source's.
+    `arms` names the two images, or says that they are one. `published_*` are the source's.
     """
     rows = []
     for key in cell_keys(expected):
         known = published_of(published, key)
-        row: dict[str, Any] = {**vars(key), "status": status_of(key, records, expected)}
+        status = status_of(key, records, expected)
+        row: dict[str, Any] = {**vars(key), "status": status, "arms": arms(expected)}
         if row["status"] == "completed":
             row |= _measured(key, records, expected)
         else:
@@ -132,6 +133,14 @@ def rounds_table(
         rows.append(row)
     table = pd.DataFrame(rows).reindex(columns=list(ROUND_COLUMNS))
     return table.astype(dict.fromkeys(("old_trials", "new_trials", "responses", "blocks"), "Int64"))
+
+
+def arms(expected: Expected) -> str | None:
+    """Return which images are compared, in words; None where none are to be."""
+    if not expected.images:
+        return None
+    old, new = (expected.images[image] for image in IMAGES)
+    return f"one image (A/A): {old} in both arms" if old == new else f"{old} against {new}"
 
 
 def published_of(published: Mapping[str, Any], key: CellKey) -> dict[str, Mapping[str, float]]:

@@ -97,7 +97,8 @@ def _false_verdicts(
     if not expected.images or arms_differ(expected) or not records:
         return ""
     table = aa_rows(records, expected, published)
-    return f"Both arms are one image. {sentence(table)}." if len(table) else ""
+    counted = sentence(table) if len(table) else "A/A: no cell has a verdict"
+    return f"Both arms are one image. {counted}."
 
 
 def _kind(status: str) -> str:

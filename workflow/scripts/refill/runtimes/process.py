@@ -121,6 +121,8 @@ class ProcessEngine:
             with suppress(BrokenPipeError):
                 self._process.stdin.write(given(self._place))
                 self._process.stdin.flush()
+                if self.description.input_ends:
+                    self._process.stdin.close()
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + self.description.start_timeout_s

@@ -1,0 +1,10 @@
+"""Errors whose text is all that there is to know: what is wrong, where, and what to do."""
+
+from __future__ import annotations
+
+
+class ToldError(Exception):
+    """Something given from outside (configuration, data, record) cannot be used; the text says why.
+
+    Where the code stood when it noticed helps nobody, so no traceback is shown of it.
+    """
