@@ -78,8 +78,8 @@ def read_json(path: Path, schema: str | None = None) -> dict[str, Any]:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         raise RecordError(
-            f"{path}: not JSON (line {error.lineno}: {error.msg}); "
-            "delete the file and run the workflow again"
+            f"{path}: not JSON (line {error.lineno}: {error.msg}; {len(text)} characters, "
+            f"beginning with {text[:20]!r}); delete the file and run the workflow again"
         ) from error
     if not isinstance(value, dict):
         raise RecordError(f"{path}: holds {type(value).__name__}, a record is an object")
