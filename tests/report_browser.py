@@ -183,6 +183,7 @@ def check_schemes(shown: webdriver.Chrome) -> None:
     assert len(papers) == 2
     set_media(shown, "dark", "print")
     assert shown.execute_script(FAINT, ENOUGH_CONTRAST) == []
+    set_media(shown)
 
 
 def check_print(shown: webdriver.Chrome) -> None:
@@ -200,7 +201,6 @@ def check_print(shown: webdriver.Chrome) -> None:
     assert (
         shown.execute_script(cut + "e => getComputedStyle(e).overflow !== 'visible').length") == 0
     )
-    assert len(base64.b64decode(shown.print_page())) > 50_000
     set_media(shown)
 
 
