@@ -85,6 +85,8 @@ for (const name of names) if (names.indexOf(name) !== names.lastIndexOf(name))
 for (const svg of document.querySelectorAll('svg'))
   if (!svg.closest('[aria-hidden=true]') && !svg.closest('[role=img][aria-label]'))
     found.push(`a picture without words: ${svg.outerHTML.slice(0, 60)}`);
+for (const plot of document.querySelectorAll('.plot:has(> svg)'))
+  if (!plot.matches('[role=img][aria-label]')) found.push('a plot without words');
 return found;
 """
 
