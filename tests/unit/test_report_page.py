@@ -114,9 +114,11 @@ def test_ids_are_unique_and_every_reference_resolves(html):
 def test_order_of_the_sections(html):
     sections = [
         "claims",
+        "gateway",
         "configurations",
         "trade-off",
         "runs",
+        "proof",
         "attempts",
         "environment",
         "limits",

@@ -21,7 +21,7 @@ from refill.report.machine import described, mixed, noted
 from refill.report.plots import ACTIVITY, timeline, to_svg, trade_off
 from refill.report.rounds import NO_ROUNDS, Expected
 from refill.stats.ratios import LEVEL
-from refill.stats.verdict import Value
+from refill.stats.verdict import CONTRADICTED, REPRODUCED, Value
 
 Record = Mapping[str, Any]
 Key = tuple[str, int]
@@ -109,9 +109,10 @@ def render(
         experiment=experiment,
         verdicts=[(name, verdicts.get(name, 0)) for name in VERDICTS],
         claims={
-            name: table[table["experiment"] == name].to_dict("records")
+            name: _by_verdict(table[table["experiment"] == name].to_dict("records"))
             for name in claims["experiments"]
         },
+        decided=(REPRODUCED, CONTRADICTED),
         level=f"{LEVEL:.0%}",
         proof_server=PROOF_SERVER,
         comparisons=verdicts_view.comparisons(records, experiment["identical"]),
@@ -131,6 +132,11 @@ def render(
         rounds=rounds_view.section(rounds, expected, claims["experiments"]["gateway"]),
         proofs=proofs_view.section(proofs),
     )
+
+
+def _by_verdict(rows: Sequence[Mapping[Any, Any]]) -> list[tuple[str, list[Mapping[Any, Any]]]]:
+    """Return (verdict, its claims) for each verdict, decided ones first, in the claims' order."""
+    return [(name, [row for row in rows if row["verdict"] == name]) for name in VERDICTS]
 
 
 def _problem(record: Record) -> str:
