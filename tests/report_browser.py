@@ -14,6 +14,7 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
 
 WIDTHS = (390, 820, 1400)
 SCHEMES = ("light", "dark")
@@ -138,12 +139,18 @@ def set_width(shown: webdriver.Chrome, width: int) -> None:
     """Give the page a width in CSS px; a window could not be as narrow as a phone."""
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     shown.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    _wait(shown, f"return innerWidth === {width}")
 
 
 def set_media(shown: webdriver.Chrome, scheme: str = "light", media: str = "screen") -> None:
     """Show the page as one who prefers `scheme` sees it, on the screen or in print."""
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     shown.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
+    _wait(
+        shown,
+        f"return matchMedia('{media}').matches"
+        f" && matchMedia('(prefers-color-scheme: {scheme})').matches",
+    )
 
 
 def keep_picture(shown: webdriver.Chrome, path: Path) -> None:
@@ -196,9 +203,10 @@ def check_print(shown: webdriver.Chrome) -> None:
     shown.execute_script("document.querySelectorAll('details').forEach(e => { e.open = false; })")
     assert not any(shown.execute_script(folded))
     set_media(shown, media="print")
-    seen = shown.execute_script(folded)
-    assert seen
-    assert all(seen)
+    # What a medium unfolds is laid out some frames later.
+    _wait(
+        shown, f"const seen = (() => {{ {folded} }})(); return seen.length && seen.every(Boolean)"
+    )
     cut = "return [...document.querySelectorAll('.scroll')].filter("
     assert (
         shown.execute_script(cut + "e => getComputedStyle(e).overflow !== 'visible').length") == 0
@@ -253,6 +261,11 @@ def check_console(shown: webdriver.Chrome) -> None:
     assert log == []
     names = "return performance.getEntriesByType('resource').map(e => e.name)"
     assert [n for n in shown.execute_script(names) if not n.startswith("data:")] == []
+
+
+def _wait(shown: webdriver.Chrome, script: str) -> None:
+    """Wait until a script gives something true: what is set of a page takes some frames."""
+    WebDriverWait(shown, 30, poll_frequency=0.05).until(lambda s: s.execute_script(script), script)
 
 
 def _press(shown: webdriver.Chrome, key: str) -> None:
