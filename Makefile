@@ -17,7 +17,7 @@ export PYTHONPATH := $(CURDIR)/workflow/scripts
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-all: $(READY) ## Run everything at the default scale (about 12 minutes): results/report.html
+all: $(READY) ## Run everything at the default scale (about 25 minutes): results/report.html
 	$(SNAKEMAKE) all
 	@echo "The report: results/report.html"
 
