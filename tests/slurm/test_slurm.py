@@ -18,7 +18,7 @@ import pytest
 from project_copy import Project
 from refill.batch_job import scratch
 from refill.evidence.attempts import list_attempts
-from refill.evidence.manifest import verify
+from refill.evidence.verification import verify
 from refill.processes import wait_for
 from slurm_cluster import NODES, SlurmCluster, missing, stamp
 from slurm_project import LONG, SHORT, SlurmProject

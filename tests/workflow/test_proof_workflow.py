@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from project_copy import CONFIG, Project
 from refill.evidence.attempts import list_attempts
-from refill.evidence.manifest import verify
+from refill.evidence.verification import verify
 from refill.proofs.suite import CHECKS, judge
 from refill.report.proofs import proofs_table
 from refill.report.proofs_view import section
