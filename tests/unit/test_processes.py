@@ -6,12 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
 import pytest
 from refill.phases.lock import machine_lock
-from refill.processes import StoppedError, Watch, module_environment
+from refill.processes import StoppedError, Watch, module_environment, wait_for
 
 WATCHED = """
 import sys, time, psutil
@@ -104,3 +105,23 @@ def test_the_lock_is_waited_for_and_freed_by_a_kill(tmp_path: Path) -> None:
         process.wait()
     with machine_lock(pytest.fail, tmp_path / "lock") as waited:
         assert waited < 5
+
+
+class _StopsInItsEnd:
+    """A signal that arrives in a destructor: Python drops what the handler raises there."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+
+
+def _stopped_in_a_destructor() -> None:
+    with Watch([psutil.Process()]):
+        _StopsInItsEnd()
+        wait_for(lambda: False, 20)
+        pytest.fail("the stop was lost")
+
+
+def test_a_stop_that_python_drops_comes_again() -> None:
+    with pytest.raises(StoppedError, match="SIGINT"):
+        _stopped_in_a_destructor()

@@ -12,14 +12,7 @@ def main(plan: dict[str, Any], files: Files, terminal: IO[str], log: IO[str]) ->
     """Measure, and say in the end what came of it."""
     progress = Progress(f"{plan['id']}/{plan['repeat']}", terminal, log)
     record = measure(plan, files, progress)
-    for warning in record["warnings"]:
-        progress.say(f"note: {warning}")
-    if record["valid"]:
-        progress.say(f"{record['outcome']}: {files.record}")
-        return
-    for reason in record["invalid"]:
-        progress.say(f"INVALID: {reason}")
-    progress.say(f"the record says so; to measure again: rm {files.record}, and run as before")
+    progress.ended(record, files.record, record["outcome"])
 
 
 if __name__ == "__main__":

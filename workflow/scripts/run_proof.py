@@ -12,13 +12,7 @@ from refill.proofs.measure import Files, prove
 def main(plan: dict[str, Any], files: Files, terminal: IO[str], log: IO[str]) -> None:
     """Prove, and say in the end what came of it."""
     progress = Progress("proof", terminal, log)
-    record = prove(plan, files, progress)
-    if record["valid"]:
-        progress.say(f"holds: {files.record}")
-        return
-    for reason in record["invalid"]:
-        progress.say(f"DOES NOT HOLD: {reason}")
-    progress.say(f"the record says so; to prove again: rm {files.record}, and run as before")
+    progress.ended(prove(plan, files, progress), files.record, "holds", "DOES NOT HOLD")
 
 
 if __name__ == "__main__":

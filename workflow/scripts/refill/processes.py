@@ -94,24 +94,29 @@ def snakemake_invocation() -> dict[str, Any] | None:
 class Watch:
     """Turns SIGINT, SIGTERM, SIGHUP and an ancestor's death into `StoppedError` in the main thread.
 
-    Used as a context: further signals are ignored while the run cleans up.
+    Used as a context: further signals are ignored while the run cleans up. Python drops what a
+    handler raises while a destructor or a hook of a fork runs; such a stop comes again.
     """
 
     def __init__(self, ancestors: Sequence[psutil.Process] | None = None) -> None:
         self._ancestors = list(snakemake_ancestors() if ancestors is None else ancestors)
         self._ended = threading.Event()
-        self._lost: str | None = None
+        self._why: str | None = None
         self._previous: dict[int, object] = {}
         self._cleaning = False
+        self._dropped = False
+        self._unraisable = sys.unraisablehook
 
     def __enter__(self) -> Watch:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             self._previous[number] = signal.signal(number, self._on_signal)
+        self._unraisable, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
         threading.Thread(target=self._look, daemon=True, name="ancestors").start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
+        sys.unraisablehook = self._unraisable
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
@@ -119,15 +124,26 @@ class Watch:
         if self._cleaning:
             return
         self._cleaning = True
-        raise StoppedError(self._lost or f"stopped by {signal.Signals(number).name}")
+        self._why = self._why or f"stopped by {signal.Signals(number).name}"
+        raise StoppedError(self._why)
+
+    def _on_unraisable(self, unraisable: sys.UnraisableHookArgs) -> None:
+        if isinstance(unraisable.exc_value, StoppedError):
+            self._dropped = True
+        else:
+            self._unraisable(unraisable)
 
     def _look(self) -> None:
         while not self._ended.wait(0.5):
             gone = [a.pid for a in self._ancestors if not a.is_running()]
             if gone:
-                self._lost = "the process that started this run is gone"
-                os.kill(os.getpid(), signal.SIGTERM)
-                return
+                self._ancestors = []
+                self._why = self._why or "the process that started this run is gone"
+            if self._dropped:
+                self._dropped = self._cleaning = False
+            elif not gone:
+                continue
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def wait_for(condition: Callable[[], bool], seconds: float, every: float = 0.02) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import IO
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
 
 PLAIN_EVERY_S = 5.0
 MOVING_EVERY_S = 0.25
@@ -34,6 +36,20 @@ class Progress:
         for stream in self._plain_streams(both=True):
             print(self._line(text), file=stream, flush=True)
         self._last_plain = time.monotonic()
+
+    def ended(self, record: Mapping[str, Any], path: Path, good: str, bad: str = "INVALID") -> None:
+        """Say what came of a measurement: its warnings, then `good` or why it is `bad`.
+
+        `record` is what was written at `path`.
+        """
+        for warning in record.get("warnings", ()):
+            self.say(f"note: {warning}")
+        if record["valid"]:
+            self.say(f"{good}: {path}")
+            return
+        for reason in record["invalid"]:
+            self.say(f"{bad}: {reason}")
+        self.say(f"the record says so; for another try: rm {path}, and run as before")
 
     def at(self, text: str) -> None:
         """Say where the run is now; may be called as often as one likes."""

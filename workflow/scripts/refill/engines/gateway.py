@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from refill.engines.description import Description, EngineError, Place
+from refill.engines.documents_api import DocumentsApi, json_object
 from refill.load.wire import Address, Connection, WireError, prepare
 
 PREFIX = "REFILL_GATEWAY_"
@@ -97,33 +96,16 @@ def is_ready(address: Address) -> bool:
         raise ConnectionError(str(error)) from error
     finally:
         connection.close()
-    return status == 200 and _json(answer, "/_cluster/health").get("status") == "green"
+    return (
+        status == 200 and json_object(answer, "gateway: /_cluster/health").get("status") == "green"
+    )
 
 
-class Api:
+class Api(DocumentsApi):
     """The control side of the gateway: never used inside a timed request."""
 
     def __init__(self, address: Address, timeout_s: float = 60.0) -> None:
-        self.address = address
-        self._connection = Connection(address, timeout_s)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
-
-    def call(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
-        """Make one call and give its answer.
-
-        Raises:
-            EngineError: it failed, or the answer is an error.
-        """
-        try:
-            status, answer = self._connection.request(prepare(self.address, method, path, body))
-        except WireError as error:
-            raise EngineError(f"gateway: {method} {path}: {error}") from error
-        if status not in (200, 201):
-            raise EngineError(f"gateway: {method} {path}: {status}: {error_text(answer)}")
-        return _json(answer, path)
+        super().__init__("gateway", address, timeout_s=timeout_s)
 
     def identity(self) -> dict[str, Any]:
         """Give what is running: the API's version that it states, its build, whether it serves."""
@@ -143,42 +125,6 @@ class Api:
             name: dict(stats[name]) for name in REASONS
         }
 
-    def create_index(self, index: str, body: Mapping[str, Any]) -> None:
-        """Create an index; `body` holds its mappings and settings."""
-        self.call("PUT", f"/{index}", orjson.dumps(body))
-
-    def delete_index(self, index: str) -> None:
-        """Delete an index."""
-        self.call("DELETE", f"/{index}")
-
-    def load(self, index: str, bodies: Iterable[bytes]) -> int:
-        """Send bulk requests, read every item's outcome, refresh.
-
-        Returns:
-            How many documents were created.
-
-        Raises:
-            EngineError: an item was refused, or was there before; with the first one's outcome.
-        """
-        created = 0
-        for body in bodies:
-            answer = self.call("POST", f"/{index}/_bulk", body)
-            outcomes = [outcome for item in answer["items"] for outcome in item.values()]
-            others = [outcome for outcome in outcomes if outcome["status"] != 201]
-            if others:
-                shown = orjson.dumps(others[0]).decode()[:300]
-                raise EngineError(
-                    f"gateway: bulk: {len(others)} of {len(outcomes)} documents were not created; "
-                    f"the first: {shown}"
-                )
-            created += len(outcomes)
-        self.call("POST", f"/{index}/_refresh")
-        return created
-
-    def count(self, index: str) -> int:
-        """Count the documents of an index."""
-        return int(self.call("GET", f"/{index}/_count")["count"])
-
 
 COUNTERS = (
     "hits", "misses", "fills", "rejected", "bypassed", "repeated", "unsettled", "swept", "writes",
@@ -194,22 +140,3 @@ def counted(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, An
         steps = {why: n - before[name].get(why, 0) for why, n in after[name].items()}
         found[name] = {why: n for why, n in sorted(steps.items()) if n}
     return found
-
-
-def error_text(answer: bytes) -> str:
-    """Give the reason from an error answer, at most 200 characters."""
-    try:
-        text = orjson.loads(answer)["error"]["reason"]
-    except (ValueError, KeyError, TypeError):
-        text = answer.decode(errors="replace")
-    return str(text)[:200]
-
-
-def _json(answer: bytes, path: str) -> dict[str, Any]:
-    try:
-        value = orjson.loads(answer)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise EngineError(f"gateway: {path}: not a JSON object: {answer[:80]!r}")
-    return value

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from refill.engines.description import Description, EngineError, Place
-from refill.engines.gateway import error_text
+from refill.engines.documents_api import DocumentsApi
 from refill.engines.java import VECTOR_MODULE, Java
 from refill.load.wire import Address, Connection, WireError, prepare
 
@@ -234,14 +234,8 @@ def is_ready(headers: Mapping[str, str]) -> Callable[[Address], bool]:
     return ready
 
 
-class Api:
-    """The control side of a node: never used inside a timed request.
-
-    Args:
-        name: the engine's, for messages.
-        address: where it listens.
-        headers: of `credentials`.
-    """
+class Api(DocumentsApi):
+    """The control side of a node: never used inside a timed request."""
 
     def __init__(
         self,
@@ -250,35 +244,7 @@ class Api:
         headers: Mapping[str, str] | None = None,
         timeout_s: float = CONTROL_TIMEOUT_S,
     ) -> None:
-        self.name = name
-        self.address = address
-        self._headers = dict(headers or {})
-        self._connection = Connection(address, timeout_s)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
-
-    def call(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
-        """Make one call and give its answer.
-
-        Raises:
-            EngineError: it failed, or the answer is an error.
-        """
-        data = prepare(self.address, method, path, body, self._headers)
-        try:
-            status, answer = self._connection.request(data)
-        except WireError as error:
-            raise EngineError(f"{self.name}: {method} {path}: {error}") from error
-        if status not in (200, 201):
-            raise EngineError(f"{self.name}: {method} {path}: {status}: {error_text(answer)}")
-        try:
-            value = orjson.loads(answer)
-        except orjson.JSONDecodeError:
-            value = None
-        if not isinstance(value, dict):
-            raise EngineError(f"{self.name}: {path}: not a JSON object: {answer[:80]!r}")
-        return value
+        super().__init__(name, address, headers, timeout_s)
 
     def identity(self) -> dict[str, Any]:
         """Give what is running: version, build, its Java and the plug-ins that it loaded.
@@ -308,43 +274,12 @@ class Api:
             "loaded": sorted(loaded),
         }
 
-    def create_index(self, index: str, body: Mapping[str, Any]) -> None:
-        """Create an index; `body` holds its mappings and settings."""
-        self.call("PUT", f"/{index}", orjson.dumps(body))
-
-    def delete_index(self, index: str) -> None:
-        """Delete an index."""
-        self.call("DELETE", f"/{index}")
-
     def load(self, index: str, bodies: Iterable[bytes]) -> int:
-        """Send bulk requests, read every item's outcome, refresh, merge to one segment.
-
-        Returns:
-            How many documents were created.
-
-        Raises:
-            EngineError: an item was refused, or was there before; with the first one's outcome.
-        """
-        created = 0
-        for body in bodies:
-            answer = self.call("POST", f"/{index}/_bulk", body)
-            outcomes = [outcome for item in answer["items"] for outcome in item.values()]
-            others = [outcome for outcome in outcomes if outcome["status"] != 201]
-            if others:
-                shown = orjson.dumps(others[0]).decode()[:300]
-                raise EngineError(
-                    f"{self.name}: bulk: {len(others)} of {len(outcomes)} documents were not "
-                    f"created; the first: {shown}"
-                )
-            created += len(outcomes)
-        self.call("POST", f"/{index}/_refresh")
+        """Load as every engine of documents, then merge to one segment."""
+        created = super().load(index, bodies)
         self.call("POST", f"/{index}/_forcemerge?max_num_segments=1")
         self.call("POST", f"/{index}/_refresh")
         return created
-
-    def count(self, index: str) -> int:
-        """Count the documents of an index."""
-        return int(self.call("GET", f"/{index}/_count")["count"])
 
     def state(self, index: str) -> dict[str, Any]:
         """Give how an index stands: its health, segments, bytes, and what was set for it."""

@@ -101,6 +101,7 @@ def _copies(
         if (got := sha256_file(file)) != expected[path]:
             found.append(
                 f"{folder}/{path}: has changed: expected SHA-256 {expected[path]}, got {got}"
+                + (f" ({folder}/{crate.METADATA} states the former)" if path in stated else "")
             )
     return sorted(found)
 
