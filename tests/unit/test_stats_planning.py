@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-
 from refill.stats.planning import MOST_BLOCKS, blocks_to_decide
 from refill.stats.ratios import PER_BLOCK, half_width
 

@@ -21,7 +21,7 @@ from refill.report.rounds import (
     trials_by_round,
 )
 from refill.report.rounds_verdicts import blocks_text, blocks_wanted
-from refill.stats.ratios import EQUIVALENT, FASTER, SLOWER, Comparison, compare
+from refill.stats.ratios import EQUIVALENT, FASTER, PER_BLOCK, SLOWER, Comparison, compare
 from refill.stats.resampling import arm_median
 from refill.stats.verdict import CONTRADICTED, REPRODUCED, UNDECIDABLE
 
@@ -124,7 +124,7 @@ def _new_by_old(
     ratio = _wanted(claim, pair["new"] / pair["old"])
     wanted = blocks_wanted(found, old, new, ratio, expected.margin)
     sides = _ratio(claim, found, medians["new"], medians["old"], ("new", "old"), records)
-    return row | _with_blocks(sides, wanted)
+    return row | _with_blocks(sides, wanted, len(old))
 
 
 def _gateway_by_engine(
@@ -154,7 +154,7 @@ def _gateway_by_engine(
     ratio = _wanted(claim, figures[0] / figures[1])
     wanted = blocks_wanted(found, trials[1], trials[0], ratio, expected.margin, in_blocks=False)
     sides = _ratio(claim, found, medians[0], medians[1], names, records)
-    return row | _with_blocks(sides, wanted)
+    return row | _with_blocks(sides, wanted, len(trials[0]))
 
 
 def _wanted(claim: Mapping[str, Any], published: float) -> float:
@@ -162,11 +162,14 @@ def _wanted(claim: Mapping[str, Any], published: float) -> float:
     return 1.0 if claim["direction"] == "unchanged" else published
 
 
-def _with_blocks(row: dict[str, Any], blocks: int | None) -> dict[str, Any]:
-    """Add how many blocks would decide an undecidable claim."""
+def _with_blocks(row: dict[str, Any], blocks: int | None, rounds: int) -> dict[str, Any]:
+    """Add how many blocks would decide an undecidable claim of which there are `rounds` an arm."""
     if blocks is None:
         return row
-    what = f"with this noise {blocks_text(blocks)} (rounds.blocks) would decide it"
+    if blocks * PER_BLOCK <= rounds:
+        what = "had it been as published, rounds like these would mostly have shown it"
+    else:
+        what = f"with this noise {blocks_text(blocks)} (rounds.blocks) would decide it"
     return row | {"why": f"{row['why']}; {what}"}
 
 

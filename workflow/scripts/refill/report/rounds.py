@@ -118,8 +118,9 @@ def rounds_table(
     Latencies in ms. A median is over all trials of all rounds of an image; `old_p50_low_ms` and the
     like are the lowest and highest of these trials. `ratio` is new by old, its interval, verdict,
     smallest detectable effects and drift are those of `refill.stats.ratios`; `blocks_to_decide` of
-    an undecidable one is that of `refill.stats.planning` for the published ratio. The rows of an engine
-    other than the gateway compare its rounds beside old with those beside new, and are a control.
+    an undecidable one is that of `refill.stats.planning` for the published ratio. The rows of an
+    engine other than the gateway compare its rounds beside old with those beside new, and are a
+    control.
     Of a cell that is invalid or was not measured there are no figures, and its status says why.
     `arms` names the two images, or says that they are one. `published_*` are the source's.
     """
