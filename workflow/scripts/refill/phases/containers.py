@@ -1,0 +1,98 @@
+"""The containers of one measurement: opened when its plan says so, and what its record says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from refill.engines.description import Description, EngineError
+
+if TYPE_CHECKING:
+    from refill.runtimes.docker import ContainerEngine, ContainerRun
+
+
+class Containers:
+    """Starts the engines of one measurement in containers of their images.
+
+    Args:
+        client: the daemon.
+        run: network, volumes and budgets of this measurement.
+        logs: folder that takes the engines' logs.
+    """
+
+    def __init__(self, client: Any, run: ContainerRun, logs: Path) -> None:
+        self._client = client
+        self._run = run
+        self._logs = logs
+
+    def engine(
+        self, description: Description, image: Mapping[str, Any], shared: bool
+    ) -> ContainerEngine:
+        """Give an engine that is not started yet.
+
+        Args:
+            description: what to run.
+            image: record of its image.
+            shared: whether it has a part in the shared budget, or a budget of its own.
+
+        Raises:
+            EngineError: the daemon does not have that image.
+        """
+        from docker.errors import ImageNotFound
+
+        from refill.runtimes.docker_daemon import told
+
+        with told(f"docker: the image of {description.name}"):
+            try:
+                self._client.images.get(image["id"])
+            except ImageNotFound:
+                raise EngineError(
+                    f"docker: the daemon does not have the image {image['id']} of "
+                    f"{image['name']}: delete results/images/{image['name']}.json and run again"
+                ) from None
+        log = self._logs / f"{description.name}.log"
+        return self._run.engine(description, image["id"], log, shared)
+
+    def record(self) -> dict[str, Any]:
+        """Give what the record says of the containers as a whole."""
+        return self._run.divided()
+
+
+@contextmanager
+def opened(
+    plan: Mapping[str, Any], logs: Path, budgets: int, say: Callable[[str], None]
+) -> Iterator[Containers | None]:
+    """Open the containers of a measurement; None when its engines are no containers.
+
+    Args:
+        plan: of the measurement; with `runtime` docker also `docker`: `host` and perhaps `budget`.
+        logs: folder that takes the engines' logs.
+        budgets: how many budgets are in use at once.
+        say: told what is removed that an earlier run left.
+
+    Raises:
+        DockerError: there is no daemon.
+        EngineError: the machine is too small for the budgets.
+    """
+    if plan.get("runtime") != "docker":
+        yield None
+        return
+    # Imported here: a run without containers needs nothing of it.
+    from refill.runtimes.docker import Budget, ContainerRun
+    from refill.runtimes.docker_daemon import connect
+
+    host, budget = plan["docker"]["host"], plan["docker"].get("budget")
+    client = connect(host)
+    try:
+        given = Budget.from_config(budget) if budget else None
+        with ContainerRun(client, given, host=host, budgets=budgets, logs=logs, say=say) as run:
+            yield Containers(client, run, logs)
+    finally:
+        client.close()
+
+
+def identity(engine: Any) -> dict[str, Any]:
+    """Give what the record says of an engine in a container, beside its image: settings, limits."""
+    return {"container": engine.identity()["container"], "applied": engine.applied()}
