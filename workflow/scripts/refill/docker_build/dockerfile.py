@@ -35,7 +35,7 @@ def bases(name: str, dockerfile: bytes, arguments: Mapping[str, str]) -> Bases:
     Args:
         name: the image that it builds, for messages.
         dockerfile: its text.
-        arguments: build arguments, which win over the defaults that it states before its first FROM.
+        arguments: build arguments, which win over the defaults before its first FROM.
 
     Raises:
         ImageError: it has no FROM, or one whose image depends on a value that is not given.
@@ -54,10 +54,8 @@ def bases(name: str, dockerfile: bytes, arguments: Mapping[str, str]) -> Bases:
                 stages[stage[2].lower()] = found[-1]
     if not found:
         raise ImageError(f"{name}: its Dockerfile has no FROM: mend it")
-    others = dict.fromkeys(
-        reference for reference in found if reference not in (found[-1], SCRATCH)
-    )
-    return Bases(found[-1], tuple(others))
+    others = set(found) - {found[-1], SCRATCH}
+    return Bases(found[-1], tuple(sorted(others)))
 
 
 def declared(dockerfile: bytes) -> set[str]:

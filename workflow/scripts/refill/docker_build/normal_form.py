@@ -13,9 +13,11 @@ import gzip
 import hashlib
 import io
 import json
+import shutil
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -110,12 +112,11 @@ def _layer(stream: IO[bytes], file: IO[bytes], epoch: int | None) -> str:
     stream.seek(0)
     if begin == _ZSTD:
         raise ImageError("a layer of the image is compressed with zstd, which cannot be read here")
-    plain: IO[bytes] = gzip.open(stream) if begin[:2] == _GZIP else stream  # type: ignore[assignment]
-    if epoch is None:
-        while block := plain.read(1 << 20):
-            file.write(block)
-    else:
-        _clamp(plain, file, epoch)
+    with gzip.open(stream) if begin[:2] == _GZIP else nullcontext(stream) as plain:
+        if epoch is not None:
+            _clamp(plain, file, epoch)
+        else:
+            shutil.copyfileobj(plain, file, 1 << 20)
     file.seek(0)
     return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"  # type: ignore[arg-type]
 

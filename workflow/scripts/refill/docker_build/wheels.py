@@ -84,7 +84,7 @@ def fetch(
         path = _kept(kept, entry)
         if path is None:
             raise ImageError(
-                f"{image}: pip left no wheel of {entry.package} {entry.version} with a hash of {LOCK}"
+                f"{image}: pip left no wheel of {entry.package} {entry.version} that {LOCK} has"
             )
         found.append(Wheel(entry.package, entry.version, path, sha256_file(path)))
     return found
@@ -182,13 +182,13 @@ def _run_pip(image: str, command: list[str], missing: Sequence[_Locked], target:
         )
     except subprocess.TimeoutExpired:
         raise ImageError(
-            f"{image}: pip did not fetch {names} in {TIMEOUT_S} s: check the network and pip's settings"
+            f"{image}: pip did not fetch {names} in {TIMEOUT_S} s: check the network, pip's settings"
         ) from None
     if done.returncode != 0:
         said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-6:])
         raise ImageError(
-            f"{image}: pip cannot fetch wheels of {names} for {target} (`docker.python` must be the "
-            f"version of the base image's Python, and the network must be there):\n{said}"
+            f"{image}: pip cannot fetch wheels of {names} for {target} (`docker.python` must be "
+            f"the version of the base image's Python, and the network must be there):\n{said}"
         )
 
 

@@ -21,7 +21,7 @@ from docker.errors import ImageNotFound
 from refill.docker_build.context import context
 from refill.docker_build.dockerfile import SCRATCH, Bases, bases, declared
 from refill.docker_build.normal_form import Base, normalise
-from refill.docker_build.wheels import LOCK, Wheel, fetch
+from refill.docker_build.wheels import LOCK, fetch
 from refill.evidence.records import write_json
 from refill.image_sources import IMAGES, ImageError, Source
 from refill.images import Entries, checked_source, described

@@ -157,8 +157,8 @@ def _pull(
         failed = str(getattr(error, "explanation", None) or error)
     if failed is not None:
         raise DockerError(
-            f"{key}: {reference} is not in the daemon and cannot be pulled ({failed.strip()}): load "
-            "or pull it by hand, or name another one"
+            f"{key}: {reference} is not in the daemon and cannot be pulled ({failed.strip()}): "
+            "load or pull it by hand, or name another one"
         )
 
 
@@ -173,6 +173,6 @@ def _warnings(reference: str, parsed: Reference, pinned: str | None, key: str) -
     if pinned is None:
         return [f"{key}: {reference} is in no registry: its ID alone says which image it is"]
     return [
-        f"{key}: {reference} may mean another image tomorrow; today it is {pinned}: write that there "
-        "to keep it"
+        f"{key}: {reference} may mean another image tomorrow; today it is {pinned}: write that "
+        "there to keep it"
     ]
