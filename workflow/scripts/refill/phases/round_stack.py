@@ -5,17 +5,16 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
+from refill.contexts import OpensParts
 from refill.corpora.documents import Documents
 from refill.engines import gateway, qdrant, valkey
-from refill.engines.description import Description, EngineError
+from refill.engines.description import Description, EngineError, archive_program
 from refill.engines.valkey import Aof
 from refill.evidence.hashes import sha256_file
 from refill.evidence.records import read_json
@@ -68,7 +67,7 @@ class Moment:
     natives: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
-class GatewayStack:
+class GatewayStack(OpensParts):
     """Valkey, Qdrant and gateway of one round. Used as a context: leaving it ends all three.
 
     Args:
@@ -80,28 +79,15 @@ class GatewayStack:
     name = "gateway"
 
     def __init__(self, parts: Parts, scratch: Path, logs: Path) -> None:
+        super().__init__()
         self._parts = parts
         self._scratch = scratch
         self._logs = logs
-        self._open = ExitStack()
         self.identities: dict[str, Any] = {}
 
-    def __enter__(self) -> Self:
-        try:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-            self._open.callback(shutil.rmtree, self._scratch, ignore_errors=True)
-            self._start()
-        except BaseException:
-            self._open.close()
-            raise
-        return self
-
-    def __exit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
-        self._open.close()
-
     def _start(self) -> None:
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._open.callback(shutil.rmtree, self._scratch, ignore_errors=True)
         parts = self._parts
         # What can be refused is refused before anything runs.
         binary = valkey.find_binary(parts.valkey["binary"])
@@ -109,11 +95,12 @@ class GatewayStack:
         archive = _archive(parts.root, image)
         password, key = valkey.new_password(), qdrant.api_key(parts.qdrant["api_key_env"])
         limit = parts.valkey["start_timeout_s"]
-        self._valkey = self._run("valkey", valkey.server(binary, password, limit))
+        self._valkey = self._run("valkey", valkey.server([str(binary)], password, limit))
         self._qdrant = self._qdrant_engine()
         backends = gateway.Backends(self._valkey.address, password, self._qdrant.address, key)
         settings = {**parts.gateway, "namespace": parts.namespace}
-        described = gateway.archive(archive, image["id"], backends, parts.serving, settings)
+        program = archive_program(archive)
+        described = gateway.server(program, image["id"], backends, parts.serving, settings)
         self._gateway = self._run("gateway", described)
         self.address: Address = self._gateway.address
         self.api = gateway.Api(self.address)
@@ -135,11 +122,12 @@ class GatewayStack:
             kept = ExternalEngine(qdrant.external(limit), Address.from_url(given["url"]))
             return self._open.enter_context(kept)
         if given.get("binary"):
-            described = qdrant.server(Path(given["binary"]), parts.cpus, limit)
+            described = qdrant.server([str(Path(given["binary"]).absolute())], parts.cpus, limit)
         else:
             assert parts.qdrant_image is not None
             image = read_json(parts.qdrant_image, "refill.image/1")
-            described = qdrant.embedded(_archive(parts.root, image), parts.cpus, limit)
+            program = archive_program(_archive(parts.root, image))
+            described = qdrant.embedded(program, parts.cpus, limit)
         return self._run("qdrant", described)
 
     def _identities(self, image: Mapping[str, Any], binary: Path) -> dict[str, Any]:

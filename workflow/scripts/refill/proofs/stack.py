@@ -7,15 +7,13 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
-from contextlib import ExitStack
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Self
 
+from refill.contexts import OpensParts
 from refill.engines import gateway, qdrant
-from refill.engines.description import EngineError
+from refill.engines.description import EngineError, archive_program
 from refill.evidence.hashes import sha256_file
 from refill.load.wire import Address
 from refill.proofs.calls import NAMESPACE
@@ -37,7 +35,7 @@ class Gone(Exception):  # noqa: N818
     """The gateway ended before it answered."""
 
 
-class Stack:
+class Stack(OpensParts):
     """A server, the embedded Qdrant and a gateway. Used as a context.
 
     Raises:
@@ -48,30 +46,19 @@ class Stack:
     def __init__(self, subject: Subject, **settings: str) -> None:
         if subject.archive is None or subject.qdrant is None:
             raise NotRunError("needs the archives of a gateway and of the embedded Qdrant")
+        super().__init__()
         self._subject = subject
         self._archive = subject.archive
-        self._open = ExitStack()
         self.server = subject.server(None, **settings)
         self._qdrant_archive = subject.qdrant
-
-    def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self._open.close()
-            raise
-        return self
-
-    def __exit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
-        self._open.close()
 
     def _start(self) -> None:
         self._open.enter_context(self.server)
         place = self._subject.place()
         place.mkdir()
-        described = qdrant.embedded(self._qdrant_archive, len(os.sched_getaffinity(0)), START_S)
+        described = qdrant.embedded(
+            archive_program(self._qdrant_archive), len(os.sched_getaffinity(0)), START_S
+        )
         self.qdrant = self._open.enter_context(
             ProcessEngine(described, place / "qdrant", place / "qdrant.log")
         )
@@ -79,7 +66,8 @@ class Stack:
             Address("127.0.0.1", self.server.port), self.server.password, self.qdrant.address, None
         )
         image_id = sha256_file(self._archive)
-        self._described = gateway.archive(self._archive, image_id, backends, True, SETTINGS)
+        program = archive_program(self._archive)
+        self._described = gateway.server(program, image_id, backends, True, SETTINGS)
         self.gateway = self._open.enter_context(
             ProcessEngine(self._described, place / "gateway", place / "gateway.log")
         )
@@ -118,7 +106,7 @@ class Stack:
             EngineError: it failed.
         """
         done = subprocess.run(
-            [sys.executable, str(self._archive.resolve()), "recover", "--older-than", "0",
+            [*archive_program(self._archive), "recover", "--older-than", "0",
              "--grace", str(RECOVER_GRACE_S), *options],
             env={**os.environ, **self._described.environment}, capture_output=True, text=True,
             timeout=120, check=False,
