@@ -54,20 +54,26 @@ def find_binary(given: str | None) -> Path:
     return Path(spec.origin).parent / "bin" / "valkey-server"
 
 
-def server(program: Sequence[str], password: str, start_timeout_s: float) -> Description:
+def server(
+    program: Sequence[str],
+    password: str,
+    start_timeout_s: float,
+    settings: Mapping[str, str] | None = None,
+) -> Description:
     """Describe a durable Valkey: append-only log, fsync before each answer.
 
     Args:
         program: what starts it; empty for a container, whose image knows.
         password: of this run.
         start_timeout_s: until it must be ready.
+        settings: further ones, which replace those below.
     """
 
     def command(_: Place) -> Sequence[str]:
         return [*program, "-"]
 
     def standard_input(place: Place) -> bytes:
-        settings = {
+        lines = {
             "bind": place.host,
             "protected-mode": "yes",
             "port": str(place.port),
@@ -75,8 +81,9 @@ def server(program: Sequence[str], password: str, start_timeout_s: float) -> Des
             "save": '""',
             **DURABLE,
             "requirepass": password,
+            **(settings or {}),
         }
-        return "".join(f"{key} {value}\n" for key, value in settings.items()).encode()
+        return "".join(f"{key} {value}\n" for key, value in lines.items()).encode()
 
     def ready(address: Address) -> bool:
         client = connect(address, password)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
+from refill.contexts import OpensParts
 from refill.corpora.documents import Documents
 from refill.engines import gateway, qdrant, valkey
 from refill.engines.description import Description, EngineError, archive_program
@@ -68,7 +67,7 @@ class Moment:
     natives: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
-class GatewayStack:
+class GatewayStack(OpensParts):
     """Valkey, Qdrant and gateway of one round. Used as a context: leaving it ends all three.
 
     Args:
@@ -80,28 +79,15 @@ class GatewayStack:
     name = "gateway"
 
     def __init__(self, parts: Parts, scratch: Path, logs: Path) -> None:
+        super().__init__()
         self._parts = parts
         self._scratch = scratch
         self._logs = logs
-        self._open = ExitStack()
         self.identities: dict[str, Any] = {}
 
-    def __enter__(self) -> Self:
-        try:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-            self._open.callback(shutil.rmtree, self._scratch, ignore_errors=True)
-            self._start()
-        except BaseException:
-            self._open.close()
-            raise
-        return self
-
-    def __exit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
-        self._open.close()
-
     def _start(self) -> None:
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._open.callback(shutil.rmtree, self._scratch, ignore_errors=True)
         parts = self._parts
         # What can be refused is refused before anything runs.
         binary = valkey.find_binary(parts.valkey["binary"])

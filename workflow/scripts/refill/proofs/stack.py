@@ -8,11 +8,10 @@ import os
 import socket
 import subprocess
 import time
-from contextlib import ExitStack
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Self
 
+from refill.contexts import OpensParts
 from refill.engines import gateway, qdrant
 from refill.engines.description import EngineError, archive_program
 from refill.evidence.hashes import sha256_file
@@ -36,7 +35,7 @@ class Gone(Exception):  # noqa: N818
     """The gateway ended before it answered."""
 
 
-class Stack:
+class Stack(OpensParts):
     """A server, the embedded Qdrant and a gateway. Used as a context.
 
     Raises:
@@ -47,24 +46,11 @@ class Stack:
     def __init__(self, subject: Subject, **settings: str) -> None:
         if subject.archive is None or subject.qdrant is None:
             raise NotRunError("needs the archives of a gateway and of the embedded Qdrant")
+        super().__init__()
         self._subject = subject
         self._archive = subject.archive
-        self._open = ExitStack()
         self.server = subject.server(None, **settings)
         self._qdrant_archive = subject.qdrant
-
-    def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self._open.close()
-            raise
-        return self
-
-    def __exit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
-        self._open.close()
 
     def _start(self) -> None:
         self._open.enter_context(self.server)
