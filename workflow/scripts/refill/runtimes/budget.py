@@ -7,6 +7,7 @@ one. The driver keeps CPUs of its own where the machine has them.
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from refill.engines.description import EngineError
 from refill.runtimes.cgroups import Limits, cpu_list, read_cpu_list
 
 RELAX = "or set docker.budget.small_machine to relaxed, and every record will say so"
+PAGE = resource.getpagesize()
 TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
@@ -114,6 +116,28 @@ def _divide(
         kept = tuple(cpus[:each])
         return [kept] * count, tuple(cpus[each:]), "all budgets on the same CPUs, driver elsewhere"
     return [None] * count, None, "too few CPUs: engines and driver share them"
+
+
+def departures(wanted: Limits, found: Limits | None) -> list[str]:
+    """Say where the limits that are read back differ from those that were asked for.
+
+    Args:
+        wanted: what was asked for; what is None was not.
+        found: what the kernel has; None: its files are out of sight.
+    """
+    if wanted == Limits():
+        return []
+    if found is None:
+        return ["the kernel's files with its limits are out of sight"]
+    lines = []
+    if wanted.cpus is not None and found.cpus != wanted.cpus:
+        lines.append(f"it has {found.cpus} CPUs, {wanted.cpus:g} were asked for")
+    # The kernel counts in pages.
+    if wanted.memory_bytes is not None and found.memory_bytes != wanted.memory_bytes // PAGE * PAGE:
+        lines.append(f"it has {found.memory_bytes} bytes, {wanted.memory_bytes} were asked for")
+    if wanted.cpuset and read_cpu_list(found.cpuset or "") != read_cpu_list(wanted.cpuset):
+        lines.append(f"it runs on the CPUs {found.cpuset}, {wanted.cpuset} were asked for")
+    return lines
 
 
 def this_machine(daemon: Mapping[str, Any], topology: Path = TOPOLOGY) -> Machine:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from refill.engines.description import EngineError
 from refill.runtimes.cgroups import ControlGroups
-from refill.runtimes.docker_images import connect
+from refill.runtimes.docker_daemon import connect
 from refill.runtimes.leftovers import find, remove_run, sweep
 
 

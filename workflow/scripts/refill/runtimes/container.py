@@ -8,28 +8,29 @@ daemon in a virtual machine) the daemon is asked, and the counters are not known
 from __future__ import annotations
 
 import os
-import resource
 import select
 import shutil
 import signal
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import docker
 from docker.errors import APIError, NotFound
 from docker.types import LogConfig, Mount
 
 from refill.engines.description import Description, EngineError, Place
 from refill.load.wire import Address
 from refill.processes import wait_for
-from refill.runtimes.cgroups import ControlGroups, Counters, Limits, read_cpu_list
-from refill.runtimes.leftovers import ENGINE, asking
+from refill.runtimes.budget import departures
+from refill.runtimes.cgroups import ControlGroups, Limits
+from refill.runtimes.counters import container_resources
+from refill.runtimes.docker_daemon import told
+from refill.runtimes.leftovers import ENGINE
 from refill.runtimes.process import (
     FULL_BELOW_BYTES,
     LOG_LINES,
@@ -60,9 +61,11 @@ class Surroundings:
         shared: the limits of that group.
         name: the container's name.
         alias: its name on the network.
+        divided: gives how the run divides the machine, for the record.
+        depart: told where the limits differ from those asked for; raises when they may not.
     """
 
-    client: docker.DockerClient
+    client: Any
     daemon: Mapping[str, Any]
     groups: ControlGroups
     network: str
@@ -72,6 +75,8 @@ class Surroundings:
     shared: Limits | None
     name: str
     alias: str
+    divided: Callable[[], dict[str, Any]]
+    depart: Callable[[str], None]
 
 
 class ContainerEngine:
@@ -114,6 +119,7 @@ class ContainerEngine:
         self._folders: dict[str, Path] = {}
         self._input: socket.socket | None = None
         self._logged = 0
+        self._verified = False
 
     def __enter__(self) -> Self:
         try:
@@ -142,6 +148,7 @@ class ContainerEngine:
         self.spawn()
         self._wait_until_ready()
         self.start_s = time.monotonic() - began
+        self._verify()
 
     def spawn(self) -> None:
         """Start the engine and do not wait until it is ready.
@@ -149,7 +156,7 @@ class ContainerEngine:
         Raises:
             EngineError: it cannot be started.
         """
-        with asking(f"{self.description.name} cannot be started"):
+        with told(f"docker: {self.description.name} cannot be started"):
             if self._id is None:
                 self._create()
             self._let_go()
@@ -190,7 +197,8 @@ class ContainerEngine:
         endpoint = self._api.create_endpoint_config(aliases=[around.alias])
         made = self._api.create_container(
             self.image,
-            [*self.description.command(place)],
+            # Without arguments an image's own stand.
+            [*self.description.command(place)] or None,
             name=around.name,
             environment=self.description.variables_at(place),
             ports=[place.port],
@@ -281,7 +289,7 @@ class ContainerEngine:
             poll.register(self._pidfd, select.POLLIN)
             if not poll.poll(0):
                 return None
-            with asking(f"how {self.description.name} ended"):
+            with told(f"docker: how {self.description.name} ended"):
                 code = int(self._api.wait(self._id, timeout=END_TIMEOUT_S)["StatusCode"])
         else:
             state = self._inspect()["State"]
@@ -326,7 +334,7 @@ class ContainerEngine:
         return f" The disk that holds its data is full ({free / 1e6:.0f} MB are free)."
 
     def _inspect(self) -> Any:
-        with asking(f"the state of {self.description.name}"):
+        with told(f"docker: the state of {self.description.name}"):
             return self._api.inspect_container(self._id)
 
     # ---- end
@@ -357,7 +365,7 @@ class ContainerEngine:
         self.wait_end(END_TIMEOUT_S)
 
     def _signal(self, name: str) -> None:
-        with asking(f"{name} to {self.description.name}"):
+        with told(f"docker: {name} to {self.description.name}"):
             try:
                 self._api.kill(self._id, name)
             except APIError as error:
@@ -371,7 +379,7 @@ class ContainerEngine:
         Returns:
             Its exit status, and what it wrote to both outputs.
         """
-        with asking(f"{self.description.name} {' '.join(arguments)}"):
+        with told(f"docker: {self.description.name} {' '.join(arguments)}"):
             entry = self._api.inspect_image(self.image)["Config"]["Entrypoint"] or []
             made = self._api.exec_create(self._id, [*entry, *arguments])
             output = self._api.exec_start(made["Id"])
@@ -382,7 +390,7 @@ class ContainerEngine:
         """Append to the log file what the container has written since the last time."""
         if self._id is None:
             return
-        with asking(f"the log of {self.description.name}"):
+        with told(f"docker: the log of {self.description.name}"):
             written: bytes = self._api.logs(self._id, stdout=True, stderr=True)
         with self.log.open("ab") as log:
             log.write(written[self._logged :])
@@ -408,13 +416,20 @@ class ContainerEngine:
 
     def _end(self) -> None:
         """Remove the container and its volume; its log is kept."""
+        name = self.description.name
         if self._id is not None:
             self.save_log()
-            with asking(f"removing the container of {self.description.name}"), suppress(NotFound):
+            with (
+                told(f"docker: removing the container of {self.description.name}"),
+                suppress(NotFound),
+            ):
                 self._api.remove_container(self._id, v=True, force=True)
             self._id = None
         if self._volume is not None:
-            with asking(f"removing the volume of {self.description.name}"), suppress(NotFound):
+            with (
+                told(f"docker: removing the volume of {self.description.name}"),
+                suppress(NotFound),
+            ):
                 self._api.remove_volume(self._volume, force=True)
             self._volume = None
         self._let_go()
@@ -423,81 +438,59 @@ class ContainerEngine:
 
     def resources(self) -> Resources:
         """Give the counters of the container now, from the kernel's files."""
-        if not self._folders:
-            return Resources()
-        counted = self._in.groups.counters(self._folders)
-        rss = read = written = 0.0
-        for pid in self._in.groups.processes(self._folders):
-            rss += _resident(pid)
-            moved = _moved(pid)
-            read, written = read + moved[0], written + moved[1]
-        if rss == 0:
-            return Resources()  # it ended in between; `check` says so
-        return Resources(
-            rss, counted.cpu_s, read, written, counted.throttled_s, counted.memory_peak_bytes
-        )
+        return container_resources(self._in.groups, self._folders)
 
     def applied(self) -> dict[str, Any]:
         """Read back what limits the container: the kernel's files, and what the daemon says.
 
         Returns:
-            `read_back` (`cpus`, `memory_bytes` of the group that has the limits, and the
-            container's `cpuset`), None where the kernel's files are out of sight; `daemon`: the
-            same as the daemon tells it; `shared`: whether other containers share it.
+            How the run divides the machine (`budget`: exact, relaxed or none, and `why`);
+            `read_back`: CPUs and memory of the group that has the limits, and the container's
+            `cpuset`, None where the kernel's files are out of sight; `daemon`: the container's own
+            as the daemon tells them; `shared`: whether it shares its limits with other containers.
         """
-        host = self._inspect()["HostConfig"]
+        host, found = self._inspect()["HostConfig"], self._read_back()
         return {
+            **self._in.divided(),
             "shared": self._in.shared is not None,
             "cgroup": {
                 "version": self._in.groups.version,
                 "driver": self._in.daemon.get("CgroupDriver"),
             },
-            "read_back": self._read_back(),
+            "read_back": None if found is None else asdict(found),
             "daemon": {
                 "cpus": host["NanoCpus"] / 1e9 or None,
                 "memory_bytes": host["Memory"] or None,
                 "memory_swap_bytes": host["MemorySwap"] or None,
                 "cpuset": host["CpusetCpus"] or None,
-                "shared_group": bool(host["CgroupParent"]) and self._in.shared is not None,
             },
         }
 
-    def _read_back(self) -> dict[str, Any] | None:
+    def _read_back(self) -> Limits | None:
+        """Give the limits as the kernel has them; None where its files are out of sight."""
         groups = self._in.groups
         if not self._folders:
             return None
         own = groups.limits(self._folders)
-        whole = own
-        if self._in.shared is not None:
-            whole = groups.limits({name: path.parent for name, path in self._folders.items()})
-        return {"cpus": whole.cpus, "memory_bytes": whole.memory_bytes, "cpuset": own.cpuset}
+        if self._in.shared is None:
+            return own
+        above = groups.limits({name: path.parent for name, path in self._folders.items()})
+        return replace(above, cpuset=own.cpuset)
 
-    def departures(self) -> list[str]:
-        """Say where the limits that are read back differ from those that were asked for."""
-        wanted = self._in.shared or self._in.limits
-        found = self._read_back()
-        if found is None:
-            return [] if wanted == Limits() else ["the kernel's files of its limits are not seen"]
-        lines = []
-        if wanted.cpus is not None and found["cpus"] != wanted.cpus:
-            lines.append(f"{found['cpus']} CPUs, {wanted.cpus:g} were asked for")
-        page = resource.getpagesize()
-        if wanted.memory_bytes is not None and found["memory_bytes"] != (
-            wanted.memory_bytes // page * page
-        ):
-            lines.append(f"{found['memory_bytes']} bytes, {wanted.memory_bytes} were asked for")
-        if wanted.cpuset is not None and read_cpu_list(found["cpuset"] or "") != read_cpu_list(
-            wanted.cpuset
-        ):
-            lines.append(f"CPUs {found['cpuset']}, {wanted.cpuset} were asked for")
-        return lines
+    def _verify(self) -> None:
+        """Look once whether the limits are those that were asked for."""
+        if self._verified:
+            return
+        self._verified = True
+        for line in departures(self._in.shared or self._in.limits, self._read_back()):
+            self._in.depart(f"{self.description.name}: {line}")
 
     def identity(self) -> dict[str, Any]:
         """Give what runs: the image, and the container's settings without what is secret in them.
 
         Variables are named; their values are left out, as some are passwords.
         """
-        with asking(f"the image of {self.description.name}"):
+        with told(f"docker: the image of {self.description.name}"):
             image = self._api.inspect_image(self.image)
         config = self._inspect()["Config"]
         return {
@@ -523,10 +516,6 @@ class ContainerEngine:
         host = networks.get(self._in.network, {}).get("IPAddress")
         return Address(host, self._place.port) if host else None
 
-    def counters(self) -> Counters:
-        """Give the counters of its control group alone."""
-        return self._in.groups.counters(self._folders)
-
 
 def _signal_or_code(code: int) -> int:
     """Give a signal as a negative number: the daemon tells one as 128 more than its number."""
@@ -534,24 +523,3 @@ def _signal_or_code(code: int) -> int:
         return -signal.Signals(code - 128).value
     except ValueError:
         return code
-
-
-def _resident(pid: int) -> float:
-    """Give a process's resident memory in bytes; 0 when it has ended."""
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except OSError:
-        return 0.0
-    return float(pages * resource.getpagesize())
-
-
-def _moved(pid: int) -> tuple[float, float]:
-    """Give the bytes that a process and its ended children read from and wrote to disks."""
-    try:
-        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
-    except PermissionError:
-        return UNKNOWN, UNKNOWN
-    except OSError:
-        return 0.0, 0.0  # it has ended, and what it did is its parent's
-    told = dict(line.split(": ") for line in lines)
-    return float(told["read_bytes"]), float(told["write_bytes"])

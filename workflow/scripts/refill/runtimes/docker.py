@@ -15,17 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import docker
-
 from refill.contexts import OpensParts
 from refill.engines.description import Description, EngineError
 from refill.runtimes.budget import Allotment, Budget, allot, pin_threads, this_machine
-from refill.runtimes.cgroups import ControlGroups, Counters, Limits
+from refill.runtimes.cgroups import ControlGroups, Counters, Limits, cpu_list
 from refill.runtimes.container import ContainerEngine, Surroundings
+from refill.runtimes.docker_daemon import told
 from refill.runtimes.leftovers import (
     SYSTEMD,
     Owner,
-    asking,
     group_of,
     group_path,
     labels,
@@ -58,7 +56,7 @@ class ContainerRun(OpensParts):
 
     def __init__(
         self,
-        client: docker.DockerClient,
+        client: Any,
         budget: Budget | None,
         *,
         host: str | None = None,
@@ -85,7 +83,7 @@ class ContainerRun(OpensParts):
         self.daemon: dict[str, Any] = {}
 
     def _start(self) -> None:
-        with asking("the daemon's account of itself"):
+        with told("docker: the daemon's account of itself"):
             self.daemon = self._client.info()
         # What does not fit is refused before anything is made.
         self.allotment = allot(self._budget, this_machine(self.daemon), self._budgets)
@@ -97,20 +95,22 @@ class ContainerRun(OpensParts):
         log = self._logs / "containers.log" if self._logs else None
         # First, so that nothing is made that nobody would remove.
         watcher = Watcher(self.id, group, self._host, log)
-        self._open.callback(watcher.dismiss)
-        self._open.callback(self._remove, group)
+        self._open.callback(watcher.close)
+        self._open.callback(self._remove, watcher)
         if self.allotment.driver is not None:
             self._open.callback(pin_threads, os.sched_getaffinity(0))
             pin_threads(self.allotment.driver)
-        with asking("making a network"):
+        with told("docker: making a network"):
             self._client.api.create_network(
                 self._network, driver="bridge", labels=labels(self.id, self._owner)
             )
 
-    def _remove(self, group: str) -> None:
+    def _remove(self, watcher: Watcher) -> None:
         remove_run(self._client, self.id)
         if self._group is not None:
-            remove_group(group, self._groups)
+            remove_group(self._group, self._groups)
+        # Not reached when something could not be removed: then the watcher tries, too.
+        watcher.dismiss()
 
     def engine(
         self,
@@ -133,7 +133,7 @@ class ContainerRun(OpensParts):
             EngineError: the shared budget cannot be made and may not be relaxed.
         """
         alias = self._alias(description.name)
-        limits, group, of_group = self._share() if shared else (self._own(), None, None)
+        limits, group, whole = self._share() if shared else (self._next_limits(), None, None)
         return ContainerEngine(
             description,
             image,
@@ -146,9 +146,11 @@ class ContainerRun(OpensParts):
                 labels(self.id, self._owner),
                 limits,
                 group,
-                of_group,
+                whole,
                 f"{self._network}-{alias}",
                 alias,
+                self.divided,
+                self._relax,
             ),
             data,
         )
@@ -175,9 +177,6 @@ class ContainerRun(OpensParts):
             )
         self._given += 1
         return self.allotment.limits[self._given - 1]
-
-    def _own(self) -> Limits:
-        return self._next_limits()
 
     def _share(self) -> tuple[Limits, str | None, Limits | None]:
         """Give the limits of a container in the shared budget, its group, and the group's limits.
@@ -228,10 +227,15 @@ class ContainerRun(OpensParts):
             return None
         return self._groups.counters(self._groups.folders(group_path(self._group)))
 
-    def applied(self) -> dict[str, Any]:
-        """Give how the machine is divided: `kind` of the budget, what is missing, the driver's part."""
+    def divided(self) -> dict[str, Any]:
+        """Give how the machine is divided, for a record.
+
+        Returns:
+            `budget`: exact, relaxed or none; `why` not exact; `cpus`: how they are divided, in
+            words; `driver`: the CPUs of the driver alone, None: it shares them.
+        """
         found = self.allotment
-        driver = None if found.driver is None else list(found.driver)
+        driver = None if found.driver is None else cpu_list(found.driver)
         return {"budget": found.kind, "why": list(found.why), "cpus": found.note, "driver": driver}
 
 

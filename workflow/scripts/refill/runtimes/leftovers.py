@@ -7,7 +7,6 @@ What has a living owner is never touched.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import time
@@ -17,13 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import docker
 import psutil
-import requests
-from docker.errors import APIError, DockerException, NotFound
+from docker.errors import APIError, NotFound
 
 from refill.engines.description import EngineError
 from refill.runtimes.cgroups import ControlGroups
+from refill.runtimes.docker_daemon import told
 
 PROJECT = "org.refill.project"
 RUN = "org.refill.run"
@@ -34,17 +32,6 @@ REMOVE_S = 60.0
 SYSTEMCTL_S = 20.0
 # The daemon refuses a second removal of what is being removed.
 CONFLICT = 409
-
-
-@contextmanager
-def asking(what: str) -> Iterator[None]:
-    """Turn the daemon's refusals, and its silence, into an EngineError that says what was asked."""
-    try:
-        yield
-    except APIError as error:
-        raise EngineError(f"docker: {what}: {error.explanation or error}") from error
-    except (DockerException, requests.RequestException) as error:
-        raise EngineError(f"docker: {what}: the daemon does not answer: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -189,7 +176,7 @@ class Left:
         return f"run {self.run}: {', '.join(parts)}"
 
 
-def find(client: docker.DockerClient, run: str | None = None) -> list[Left]:
+def find(client: Any, run: str | None = None) -> list[Left]:
     """Give what runs of this project have with the daemon: of one run, or of all.
 
     Raises:
@@ -197,7 +184,7 @@ def find(client: docker.DockerClient, run: str | None = None) -> list[Left]:
     """
     label = f"{RUN}={run}" if run else f"{PROJECT}=refill"
     filters = {"label": [label]}
-    with asking("listing what runs have left"):
+    with told("docker: listing what runs have left"):
         containers = client.api.containers(all=True, filters=filters)
         networks = client.api.networks(filters=filters)
         volumes = client.api.volumes(filters=filters)["Volumes"] or []
@@ -226,7 +213,7 @@ def find(client: docker.DockerClient, run: str | None = None) -> list[Left]:
     ]
 
 
-def remove_run(client: docker.DockerClient, run: str, quiet_s: float = 0.0) -> None:
+def remove_run(client: Any, run: str, quiet_s: float = 0.0) -> None:
     """Remove all that a run has with the daemon; nothing there is no error.
 
     Args:
@@ -243,7 +230,7 @@ def remove_run(client: docker.DockerClient, run: str, quiet_s: float = 0.0) -> N
     while True:
         left = find(client, run)
         for entry in left:
-            with asking(f"removing {entry}"):
+            with told(f"docker: removing {entry}"):
                 _remove(client, entry)
         now = time.monotonic()
         if left:
@@ -257,7 +244,7 @@ def remove_run(client: docker.DockerClient, run: str, quiet_s: float = 0.0) -> N
         time.sleep(0.05 if left else min(0.2, quiet_s))
 
 
-def _remove(client: docker.DockerClient, left: Left) -> None:
+def _remove(client: Any, left: Left) -> None:
     for name in left.containers:
         with _gone_or_going():
             client.api.remove_container(name, v=True, force=True)
@@ -282,7 +269,7 @@ def _gone_or_going() -> Iterator[None]:
             raise
 
 
-def sweep(client: docker.DockerClient, groups: ControlGroups) -> tuple[list[str], list[str]]:
+def sweep(client: Any, groups: ControlGroups) -> tuple[list[str], list[str]]:
     """Remove what runs left whose owner is dead.
 
     Returns:
@@ -332,7 +319,7 @@ def _holds_processes(groups: ControlGroups, group: str) -> bool:
     return False
 
 
-def is_local(client: docker.DockerClient) -> bool:
+def is_local(client: Any) -> bool:
     """Say whether the daemon is reached by a socket of this machine."""
     return str(client.api.base_url).startswith("http+docker://localhost")
 

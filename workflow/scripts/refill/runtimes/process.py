@@ -31,7 +31,7 @@ FULL_BELOW_BYTES = 32 << 20
 class Resources:
     """Counters of an engine's process and its children, summed; NaN where they cannot be had.
 
-    `throttled_s` and `memory_peak_bytes` are a control group's, since its start: of containers only.
+    `throttled_s` and `memory_peak_bytes` are told by a control group: of containers only.
     """
 
     rss_bytes: float = float("nan")

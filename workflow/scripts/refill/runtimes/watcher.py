@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from refill.processes import module_command, module_environment
@@ -50,8 +51,18 @@ class Watcher:
                 output.close()
 
     def dismiss(self) -> None:
-        """Tell it that all has been removed, and wait for its end."""
-        self._process.communicate(DONE)
+        """Tell it that all has been removed."""
+        assert self._process.stdin is not None
+        # It can have been killed, as by someone who clears a machine.
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(DONE)
+
+    def close(self) -> None:
+        """Let it do what is left to do, and wait for its end."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _remove(run: str, group: str | None, host: str | None) -> None:
     # Only now: a run that ends well should not pay for these.
     from refill.runtimes.cgroups import ControlGroups
-    from refill.runtimes.docker_images import connect
+    from refill.runtimes.docker_daemon import connect
     from refill.runtimes.leftovers import remove_group, remove_run
 
     sys.stdout.write(f"the driver of run {run} is gone: removing its containers\n")
