@@ -76,9 +76,7 @@ def told(what: str) -> Iterator[None]:
 def _refusal(host: str | None, error: BaseException) -> str:
     where, cause = host or DEFAULT_HOST, _root(error)
     if isinstance(cause, PermissionError):
-        why = (
-            "refuses this user: join the group that owns its socket, or take another `docker.host`"
-        )
+        why = "refuses this user: join the group of its socket, or take another `docker.host`"
     elif isinstance(cause, FileNotFoundError | ConnectionRefusedError):
         why = "is not running: start it, or say where one is (`docker.host`, DOCKER_HOST)"
     else:
