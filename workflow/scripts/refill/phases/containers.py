@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from refill.engines.description import Description, EngineError
+from refill.engines.description import Description
+from refill.load.wire import Address
+from refill.runtimes.engine import Engine
 
 if TYPE_CHECKING:
     from refill.runtimes.docker import ContainerEngine, ContainerRun
@@ -19,13 +21,24 @@ class Containers:
     Args:
         client: the daemon.
         run: network, volumes and budgets of this measurement.
+        daemon: who the daemon is.
         logs: folder that takes the engines' logs.
+        say: told what is pulled.
     """
 
-    def __init__(self, client: Any, run: ContainerRun, logs: Path) -> None:
+    def __init__(
+        self,
+        client: Any,
+        run: ContainerRun,
+        daemon: Mapping[str, Any],
+        logs: Path,
+        say: Callable[[str], object],
+    ) -> None:
         self._client = client
         self._run = run
+        self._daemon = dict(daemon)
         self._logs = logs
+        self._say = say
 
     def engine(
         self, description: Description, image: Mapping[str, Any], shared: bool
@@ -38,26 +51,17 @@ class Containers:
             shared: whether it has a part in the shared budget, or a budget of its own.
 
         Raises:
-            EngineError: the daemon does not have that image.
+            DockerError: the daemon does not have that image, and it cannot be pulled.
         """
-        from docker.errors import ImageNotFound
+        # Imported here: a run without containers needs nothing of it.
+        from refill.runtimes.docker_pulls import present
 
-        from refill.runtimes.docker_daemon import told
-
-        with told(f"docker: the image of {description.name}"):
-            try:
-                self._client.images.get(image["id"])
-            except ImageNotFound:
-                raise EngineError(
-                    f"docker: the daemon does not have the image {image['id']} of "
-                    f"{image['name']}: delete results/images/{image['name']}.json and run again"
-                ) from None
-        log = self._logs / f"{description.name}.log"
-        return self._run.engine(description, image["id"], log, shared)
+        found = present(self._client, image, self._say)
+        return self._run.engine(description, found, self._logs / f"{description.name}.log", shared)
 
     def record(self) -> dict[str, Any]:
-        """Give what the record says of the containers as a whole."""
-        return self._run.divided()
+        """Give what the record says of the containers as a whole: daemon, and division of CPUs."""
+        return {"daemon": self._daemon, **self._run.divided()}
 
 
 @contextmanager
@@ -81,18 +85,29 @@ def opened(
         return
     # Imported here: a run without containers needs nothing of it.
     from refill.runtimes.docker import Budget, ContainerRun
-    from refill.runtimes.docker_daemon import connect
+    from refill.runtimes.docker_daemon import connect, daemon_record
 
     host, budget = plan["docker"]["host"], plan["docker"].get("budget")
     client = connect(host)
     try:
         given = Budget.from_config(budget) if budget else None
         with ContainerRun(client, given, host=host, budgets=budgets, logs=logs, say=say) as run:
-            yield Containers(client, run, logs)
+            yield Containers(client, run, daemon_record(client), logs, say)
     finally:
         client.close()
 
 
-def identity(engine: Any) -> dict[str, Any]:
+def identity(engine: Engine) -> dict[str, Any]:
     """Give what the record says of an engine in a container, beside its image: settings, limits."""
-    return {"container": engine.identity()["container"], "applied": engine.applied()}
+    inside = _contained(engine)
+    return {"container": inside.identity()["container"], "applied": inside.applied()}
+
+
+def inner(engine: Engine) -> Address:
+    """Give where other containers of the measurement reach one."""
+    return _contained(engine).inner
+
+
+def _contained(engine: Engine) -> ContainerEngine:
+    assert engine.runtime == "docker"
+    return cast("ContainerEngine", engine)

@@ -1,4 +1,4 @@
-"""The three parts of a round's gateway, and how each is started: as a process, or in a container."""
+"""The three parts of a round's gateway, and how each is started: a process, or in a container."""
 
 from __future__ import annotations
 
