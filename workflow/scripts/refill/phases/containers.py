@@ -100,6 +100,13 @@ def opened(
         client.close()
 
 
+def departures(record: Mapping[str, Any] | None) -> list[str]:
+    """Give the warnings of a measurement whose budget could not be had; `record` is of `record`."""
+    if record is None or record["budget"] != "relaxed":
+        return []
+    return [f"budget: relaxed: {why}" for why in record["why"]]
+
+
 def identity(engine: Engine) -> dict[str, Any]:
     """Give what the record says of an engine in a container, beside its image: settings, limits."""
     inside = _contained(engine)
