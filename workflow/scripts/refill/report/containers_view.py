@@ -1,4 +1,4 @@
-"""What the page says of containers: the daemon, the images, and the budgets as they were applied."""
+"""What the page says of containers: the daemon, the images, the budgets as they were applied."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def _relaxed(containers: Record) -> list[str]:
 def _daemon(containers: Record) -> str:
     daemon = containers["daemon"]
     return (
-        f"Engines ran in containers of Docker {daemon['version']} ({daemon['storage_driver']}); the "
-        f"driver reached them at ports published on loopback. CPUs: {containers['cpus']}."
+        f"Engines ran in containers of Docker {daemon['version']} ({daemon['storage_driver']}); "
+        f"the driver reached them at ports published on loopback. CPUs: {containers['cpus']}."
     )
 
 
