@@ -139,6 +139,18 @@ def test_a_gateway_that_serves_without_looking_is_seen(tmp_path: Path) -> None:
     assert any("acknowledged or read before" in failure for failure in ledger.failures)
 
 
+def test_a_servers_password_is_in_no_file_and_no_command_line(tmp_path: Path) -> None:
+    """A killed proof leaves its folder behind: what is in it then tells nobody the password."""
+    with subject("new", tmp_path).server() as server:
+        files = [path for path in server.folder.rglob("*") if path.is_file()]
+        assert {"server.log", "appendonly.aof.manifest"} <= {path.name for path in files}
+        secret = server.password.encode()
+        assert not [path for path in files if secret in path.read_bytes()]
+        assert secret not in Path(f"/proc/{server.engine.pid}/cmdline").read_bytes()
+        assert server.client.config_get("requirepass")[b"requirepass"] == secret
+    assert not server.folder.exists()
+
+
 # ---- the power cut
 
 root = pytest.mark.skipif(

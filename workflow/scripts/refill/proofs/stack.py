@@ -62,7 +62,7 @@ class Stack(OpensParts):
             ProcessEngine(described, place / "qdrant", place / "qdrant.log")
         )
         backends = gateway.Backends(
-            Address("127.0.0.1", self.server.port), self.server.password, self.qdrant.address, None
+            self.server.engine.address, self.server.password, self.qdrant.address, None
         )
         image_id = sha256_file(self._archive)
         self._described = gateway.archive(self._archive, image_id, backends, True, SETTINGS)
