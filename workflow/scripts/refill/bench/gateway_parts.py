@@ -16,7 +16,7 @@ from refill.bench import cpu
 from refill.contexts import OpensParts
 from refill.corpora.documents import Documents
 from refill.engines import gateway, qdrant, valkey
-from refill.engines.description import Description
+from refill.engines.description import Description, archive_program
 from refill.load.clients import Clients
 from refill.load.loops import Job, Row
 from refill.load.prepared import Prepared
@@ -60,7 +60,7 @@ class Parts(OpensParts):
 
     def _start(self) -> None:
         self._password = valkey.new_password()
-        server = valkey.server(valkey.find_binary(None), self._password, START_S)
+        server = valkey.server([str(valkey.find_binary(None))], self._password, START_S)
         if (wrap := self._wrap_valkey) is not None:
             plain = server.command
             server = replace(server, command=lambda place: wrap(plain(place)))
@@ -68,7 +68,7 @@ class Parts(OpensParts):
         self.control = valkey.Control(self.valkey, self._password)
         self._open.callback(self.control.close)
         cpus = len(os.sched_getaffinity(0))
-        embedded = qdrant.embedded(self._archives["qdrant"], cpus, START_S)
+        embedded = qdrant.embedded(archive_program(self._archives["qdrant"]), cpus, START_S)
         self.qdrant = self._started_engine("qdrant", embedded)
 
     def _started_engine(self, name: str, description: Description) -> Address:
@@ -107,7 +107,8 @@ class Parts(OpensParts):
             "start_timeout_s": START_S,
         }
         backends = gateway.Backends(self.valkey, self._password, behind or self.qdrant, None)
-        described = gateway.archive(self._archives[image], image, backends, serving, settings)
+        program = archive_program(self._archives[image])
+        described = gateway.server(program, image, backends, serving, settings)
         with self._engine(f"gateway-{self._started}", described) as engine:
             self._gateways[engine.address] = engine
             yield engine.address

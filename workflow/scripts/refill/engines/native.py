@@ -89,21 +89,18 @@ rootLogger.appenderRef.console.ref = console
 """
 
 
-def node_settings(home: Path, storage: Path, port: int, cpus: int) -> dict[str, str]:
-    """Give the settings of a single node on loopback, without what makes noise.
+def node_settings(place: Place, cpus: int) -> dict[str, str]:
+    """Give the settings of a single node, without what makes noise.
 
     Checks of a production node (`vm.max_map_count`, open files) only warn on such a node.
     """
     return {
-        "path.home": str(home),
-        "path.data": str(storage / "data"),
-        "path.logs": str(storage / "logs"),
         "cluster.name": "refill",
         "node.name": "refill",
         "node.processors": str(cpus),
         "discovery.type": "single-node",
-        "network.host": "127.0.0.1",
-        "http.port": str(port),
+        "network.host": place.host,
+        "http.port": str(place.port),
         "transport.port": "0",
         "action.auto_create_index": "false",
         # A disk that is nearly full must not lock the index in the middle of a round.
@@ -116,8 +113,12 @@ def describe(dialect: Dialect, node: Node) -> Description:
 
     def settings_of(place: Place) -> dict[str, str]:
         home = _home(place)
-        found = node_settings(home, place.storage, place.port, node.budget.cpus)
-        return {**found, **dialect.settings(home)}
+        paths = {
+            "path.home": str(home),
+            "path.data": str(place.storage / "data"),
+            "path.logs": str(place.storage / "logs"),
+        }
+        return {**paths, **node_settings(place, node.budget.cpus), **dialect.settings(home)}
 
     def _home(place: Place) -> Path:
         return node.readable(node.home, place.storage / "home")
@@ -130,17 +131,17 @@ def describe(dialect: Dialect, node: Node) -> Description:
         # `path.home` is no setting of the file: both take it from elsewhere.
         lines = [f"{k}: {_quoted(v)}\n" for k, v in settings_of(place).items() if k != "path.home"]
         (config / f"{dialect.name}.yml").write_text("".join(lines))
-        temporary = place.storage / "temporary"
-        variables = {"HOME": str(temporary), **dialect.environment(temporary)}
         return [
-            "env",
-            *(f"{key}={value}" for key, value in variables.items()),
             str(node.java.program),
             *java_flags(node.java, node.budget),
-            f"-Djava.io.tmpdir={temporary}",
+            f"-Djava.io.tmpdir={place.storage / 'temporary'}",
             *dialect.flags(home, config, place.storage),
             *dialect.start(home),
         ]
+
+    def variables(place: Place) -> Mapping[str, str]:
+        temporary = place.storage / "temporary"
+        return {"HOME": str(temporary), **dialect.environment(temporary)}
 
     given = dialect.standard_input
 
@@ -158,6 +159,7 @@ def describe(dialect: Dialect, node: Node) -> Description:
         node.user,
         node.budget.cpus,
         standard_input if given else None,
+        variables=variables,
     )
 
 

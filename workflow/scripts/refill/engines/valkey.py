@@ -54,23 +54,36 @@ def find_binary(given: str | None) -> Path:
     return Path(spec.origin).parent / "bin" / "valkey-server"
 
 
-def server(binary: Path, password: str, start_timeout_s: float) -> Description:
-    """Describe a durable Valkey on loopback: append-only log, fsync before each answer."""
+def server(
+    program: Sequence[str],
+    password: str,
+    start_timeout_s: float,
+    settings: Mapping[str, str] | None = None,
+) -> Description:
+    """Describe a durable Valkey: append-only log, fsync before each answer.
+
+    Args:
+        program: what starts it; empty for a container, whose image knows.
+        password: of this run.
+        start_timeout_s: until it must be ready.
+        settings: further ones, which replace those below.
+    """
 
     def command(_: Place) -> Sequence[str]:
-        return [str(binary), "-"]
+        return [*program, "-"]
 
     def standard_input(place: Place) -> bytes:
-        settings = {
-            "bind": "127.0.0.1",
+        lines = {
+            "bind": place.host,
             "protected-mode": "yes",
             "port": str(place.port),
             "dir": f'"{place.storage}"',
             "save": '""',
             **DURABLE,
             "requirepass": password,
+            **(settings or {}),
         }
-        return "".join(f"{key} {value}\n" for key, value in settings.items()).encode()
+        return "".join(f"{key} {value}\n" for key, value in lines.items()).encode()
 
     def ready(address: Address) -> bool:
         client = connect(address, password)

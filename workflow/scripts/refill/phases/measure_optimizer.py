@@ -18,7 +18,7 @@ from refill.batch_job import scratch
 from refill.config import resolve_optimizers
 from refill.corpora.store import Corpus
 from refill.engines import qdrant
-from refill.engines.description import EngineError
+from refill.engines.description import EngineError, archive_program
 from refill.engines.qdrant import Api
 from refill.evidence.attempts import Attempt
 from refill.evidence.hashes import sha256_file
@@ -225,7 +225,8 @@ def _engine(
     if given.get("url"):
         return ExternalEngine(qdrant.external(limit), Address.from_url(given["url"]))
     if given.get("binary"):
-        return ProcessEngine(qdrant.server(Path(given["binary"]), cpus, limit), data, log)
+        program = [str(Path(given["binary"]).absolute())]
+        return ProcessEngine(qdrant.server(program, cpus, limit), data, log)
     assert files.image is not None
     image = read_json(files.image, "refill.image/1")
     archive = files.root / image["archive"]
@@ -234,7 +235,7 @@ def _engine(
             f"{image['archive']} has the SHA-256 {found}, its record says {image['id']}: "
             f"delete {image['archive']} and run again"
         )
-    return ProcessEngine(qdrant.embedded(archive, cpus, limit), data, log)
+    return ProcessEngine(qdrant.embedded(archive_program(archive), cpus, limit), data, log)
 
 
 def _engine_block(

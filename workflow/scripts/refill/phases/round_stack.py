@@ -14,7 +14,7 @@ import numpy as np
 from refill.contexts import OpensParts
 from refill.corpora.documents import Documents
 from refill.engines import gateway, qdrant, valkey
-from refill.engines.description import Description, EngineError
+from refill.engines.description import Description, EngineError, archive_program
 from refill.engines.valkey import Aof
 from refill.evidence.hashes import sha256_file
 from refill.evidence.records import read_json
@@ -95,11 +95,12 @@ class GatewayStack(OpensParts):
         archive = _archive(parts.root, image)
         password, key = valkey.new_password(), qdrant.api_key(parts.qdrant["api_key_env"])
         limit = parts.valkey["start_timeout_s"]
-        self._valkey = self._run("valkey", valkey.server(binary, password, limit))
+        self._valkey = self._run("valkey", valkey.server([str(binary)], password, limit))
         self._qdrant = self._qdrant_engine()
         backends = gateway.Backends(self._valkey.address, password, self._qdrant.address, key)
         settings = {**parts.gateway, "namespace": parts.namespace}
-        described = gateway.archive(archive, image["id"], backends, parts.serving, settings)
+        program = archive_program(archive)
+        described = gateway.server(program, image["id"], backends, parts.serving, settings)
         self._gateway = self._run("gateway", described)
         self.address: Address = self._gateway.address
         self.api = gateway.Api(self.address)
@@ -121,11 +122,12 @@ class GatewayStack(OpensParts):
             kept = ExternalEngine(qdrant.external(limit), Address.from_url(given["url"]))
             return self._open.enter_context(kept)
         if given.get("binary"):
-            described = qdrant.server(Path(given["binary"]), parts.cpus, limit)
+            described = qdrant.server([str(Path(given["binary"]).absolute())], parts.cpus, limit)
         else:
             assert parts.qdrant_image is not None
             image = read_json(parts.qdrant_image, "refill.image/1")
-            described = qdrant.embedded(_archive(parts.root, image), parts.cpus, limit)
+            program = archive_program(_archive(parts.root, image))
+            described = qdrant.embedded(program, parts.cpus, limit)
         return self._run("qdrant", described)
 
     def _identities(self, image: Mapping[str, Any], binary: Path) -> dict[str, Any]:

@@ -7,14 +7,13 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from typing import Any, Self
 
 from refill.contexts import OpensParts
 from refill.engines import gateway, qdrant
-from refill.engines.description import EngineError
+from refill.engines.description import EngineError, archive_program
 from refill.evidence.hashes import sha256_file
 from refill.load.wire import Address
 from refill.proofs.calls import NAMESPACE
@@ -57,7 +56,9 @@ class Stack(OpensParts):
         self._open.enter_context(self.server)
         place = self._subject.place()
         place.mkdir()
-        described = qdrant.embedded(self._qdrant_archive, len(os.sched_getaffinity(0)), START_S)
+        described = qdrant.embedded(
+            archive_program(self._qdrant_archive), len(os.sched_getaffinity(0)), START_S
+        )
         self.qdrant = self._open.enter_context(
             ProcessEngine(described, place / "qdrant", place / "qdrant.log")
         )
@@ -65,7 +66,8 @@ class Stack(OpensParts):
             self.server.engine.address, self.server.password, self.qdrant.address, None
         )
         image_id = sha256_file(self._archive)
-        self._described = gateway.archive(self._archive, image_id, backends, True, SETTINGS)
+        program = archive_program(self._archive)
+        self._described = gateway.server(program, image_id, backends, True, SETTINGS)
         self.gateway = self._open.enter_context(
             ProcessEngine(self._described, place / "gateway", place / "gateway.log")
         )
@@ -104,7 +106,7 @@ class Stack(OpensParts):
             EngineError: it failed.
         """
         done = subprocess.run(
-            [sys.executable, str(self._archive.resolve()), "recover", "--older-than", "0",
+            [*archive_program(self._archive), "recover", "--older-than", "0",
              "--grace", str(RECOVER_GRACE_S), *options],
             env={**os.environ, **self._described.environment}, capture_output=True, text=True,
             timeout=120, check=False,

@@ -121,7 +121,7 @@ class ProcessEngine:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     cwd=self._place.storage,
-                    env={**os.environ, **self.description.environment},
+                    env={**os.environ, **self.description.variables_at(self._place)},
                     start_new_session=True,
                     preexec_fn=partial(_prepare_child, self.description.cpus),
                     **as_user,
