@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from refill.engines.description import EngineError
 from refill.engines.valkey import Aof, Control, connect, find_binary, new_password, server
 from refill.evidence.hashes import sha256_file
 from refill.proofs.calls import NAMESPACE, Call, Scripts, for_redis, plain
+from refill.proofs.engines import Engine
 from refill.runtimes.process import ProcessEngine
 
 DEFAULT = "valkey-8.1"
@@ -53,11 +54,11 @@ class Program:
 
     def engine(
         self, password: str, settings: Mapping[str, str], folder: Path, data: Path
-    ) -> ProcessEngine:
+    ) -> Engine:
         """Give the server as it is run: log in `folder`, data in `data`, which it leaves there."""
-        assert self.path is not None
-        described = server(self.path, password, START_S, settings)
-        return ProcessEngine(described, folder, folder / "server.log", data)
+        described = server([str(self.path)], password, START_S, settings)
+        named = replace(described, name=self.name)
+        return ProcessEngine(named, folder, folder / "server.log", data)
 
     def as_json(self) -> dict[str, Any]:
         """What a record says of it."""

@@ -23,6 +23,7 @@ from refill.processes import die_with_parent, wait_for
 from refill.runtimes.users import hand_over, other_user, place_for
 
 STOP_TIMEOUT_S = 20.0
+RUN_TIMEOUT_S = 120.0
 LOG_LINES = 12
 FULL_BELOW_BYTES = 32 << 20
 
@@ -155,6 +156,11 @@ class ProcessEngine:
         )
 
     @property
+    def inner(self) -> Address:
+        """Where the other engines of a run reach it: as this process does."""
+        return self.address
+
+    @property
     def pid(self) -> int:
         """The engine's process id."""
         if self._process is None:
@@ -217,6 +223,33 @@ class ProcessEngine:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        """Run the engine's program once more, with further arguments, as it was started.
+
+        Returns:
+            The exit status, and what it wrote.
+
+        Raises:
+            EngineError: it did not end in time.
+        """
+        try:
+            done = subprocess.run(
+                [*self.description.command(self._place), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                cwd=self._place.storage,
+                env={**os.environ, **self.description.variables_at(self._place)},
+                timeout=RUN_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise EngineError(
+                f"{self.description.name} {' '.join(arguments)} runs on after {RUN_TIMEOUT_S:g} s"
+            ) from None
+        return done.returncode, done.stdout
 
     def resources(self) -> Resources:
         """Give the counters of the engine's processes now."""
