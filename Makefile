@@ -54,7 +54,7 @@ lint: $(READY) ## Check form and types, and that all lists of pins agree
 	$(BIN)/snakefmt --check workflow
 	$(BIN)/snakemake --lint
 	$(BIN)/mypy workflow/scripts
-	for image in images/*/; do (cd $$image && $(CURDIR)/$(BIN)/mypy \
+	for main in images/*/__main__.py; do (cd $$(dirname $$main) && $(CURDIR)/$(BIN)/mypy \
 	  --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache .) || exit 1; done
 	$(BIN)/python workflow/scripts/check_environment.py
 

@@ -18,6 +18,7 @@ from refill.config.yamlfile import read_yaml
 from refill.corpora.depth import MAX_DEPTH, deleted_share, wanted_depth
 
 ENGINES = ("image", "binary", "url")
+DOCKER = "docker"
 # Kinds of corpora that hold documents; all others hold vectors.
 DOCUMENT_KINDS = ("flights",)
 NATIVE_ENGINES = ("elasticsearch", "opensearch")
@@ -62,6 +63,7 @@ def validate(
     filled: dict[str, Any] = schemas.fill_defaults("config.schema.yaml", config)
     found = [*_check_corpus(filled), *_check_engine(filled, project)]
     found += [*_check_rounds(filled, project), *_check_proof(filled, project)]
+    found += _check_docker(filled, project)
     known = load_optimizers(project / "config/optimizers.yaml")
     found += [*_check_draining(filled), *_check_runs(filled, known), *_check_truth(filled, known)]
     if found:
@@ -238,6 +240,38 @@ def _check_engine(config: Mapping[str, Any], project: Path) -> list[Problem]:
         text = f"{qdrant['binary']!r} is no program that can be started: give the path of a Qdrant "
         return [Problem(("qdrant", "binary"), text + "server, relative to the working folder")]
     return []
+
+
+def _check_docker(config: Mapping[str, Any], project: Path) -> list[Problem]:
+    """Check the images of containers, and that nothing is asked for that containers do not use."""
+    if config["runtime"] != DOCKER:
+        return []
+    found = []
+    images = load_images(project / "config/images.yaml")
+    for name in ("valkey", "qdrant"):
+        given = {key: value for key, value in config["docker"][name].items() if value is not None}
+        if len(given) != 1:
+            text = f"needs exactly one of pull and image, has {', '.join(given) or 'none'}"
+            found.append(Problem(("docker", name), f"{text}: set the other to null"))
+        elif "image" in given and (unfit := _unfit(given["image"], name, images)) is not None:
+            found.append(Problem(("docker", name, "image"), unfit))
+    for where, instead in _NOT_IN_CONTAINERS.items():
+        value: Any = config
+        for key in where:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if value is not None:
+            text = f"is not used with `runtime: docker`: set {instead} and this to null"
+            found.append(Problem(where, text))
+    return found
+
+
+_NOT_IN_CONTAINERS: Mapping[Where, str] = {
+    ("qdrant", "binary"): "docker.qdrant",
+    ("qdrant", "url"): "docker.qdrant",
+    ("rounds", "valkey", "binary"): "docker.valkey",
+    ("rounds", "native", "opensearch", "home"): "docker.opensearch",
+    ("rounds", "native", "elasticsearch", "home"): "docker.elasticsearch",
+}
 
 
 def _startable(program: str) -> bool:
