@@ -23,6 +23,7 @@ from refill.progress import Progress
 from refill.proofs import crash_gateway, crash_server
 from refill.proofs.calls import read_sources
 from refill.proofs.disk import IMAGE_NAME, remove_leftovers
+from refill.proofs.engines import Archives
 from refill.proofs.findings import IMAGES, OUTCOMES
 from refill.proofs.servers import DEFAULT, Program, find
 from refill.proofs.subject import Subject
@@ -174,8 +175,7 @@ def _subject(
         scratch,
         SCALES[plan["form"]],
         plan["seed"],
-        archives[image],
-        archives[QDRANT],
+        Archives(archives[image], archives[QDRANT]),
     )
 
 
