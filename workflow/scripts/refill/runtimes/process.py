@@ -30,12 +30,17 @@ FULL_BELOW_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class Resources:
-    """Counters of an engine's process and its children, summed; NaN where they cannot be had."""
+    """Counters of an engine's process and its children, summed; NaN where they cannot be had.
+
+    `throttled_s` and `memory_peak_bytes` are told by a control group: of containers only.
+    """
 
     rss_bytes: float = float("nan")
     cpu_s: float = float("nan")
     read_bytes: float = float("nan")
     write_bytes: float = float("nan")
+    throttled_s: float = float("nan")
+    memory_peak_bytes: float = float("nan")
 
 
 class ProcessEngine:
