@@ -48,7 +48,7 @@ class Engine(AbstractContextManager["Engine"], Protocol):
     def kill(self) -> None:
         """SIGKILL, and wait for its end; nothing happens when it has ended already."""
 
-    def run(self, *arguments: str) -> tuple[int, str]:
+    def run(self, arguments: Sequence[str]) -> tuple[int, str]:
         """Run its program once more beside it, with further arguments."""
 
     def tail(self) -> str:

@@ -99,7 +99,7 @@ class Stack(OpensParts):
             EngineError: it failed.
         """
         status, said = self.gateway.run(
-            "recover", "--older-than", "0", "--grace", str(RECOVER_GRACE_S), *options
+            ["recover", "--older-than", "0", "--grace", str(RECOVER_GRACE_S), *options]
         )
         if status != 0:
             raise EngineError(f"gateway: recover: {said.strip()[-500:]}")

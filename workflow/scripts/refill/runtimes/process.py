@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -229,7 +230,7 @@ class ProcessEngine:
             self._process.kill()
             self._process.wait()
 
-    def run(self, *arguments: str) -> tuple[int, str]:
+    def run(self, arguments: Sequence[str]) -> tuple[int, str]:
         """Run the engine's program once more, with further arguments, as it was started.
 
         Returns:
