@@ -22,6 +22,14 @@ DOCKER = "docker"
 # Kinds of corpora that hold documents; all others hold vectors.
 DOCUMENT_KINDS = ("flights",)
 NATIVE_ENGINES = ("elasticsearch", "opensearch")
+# What names a program of this machine, and what takes its place.
+_NOT_IN_CONTAINERS: Mapping[Where, str] = {
+    ("qdrant", "binary"): "docker.qdrant",
+    ("qdrant", "url"): "docker.qdrant",
+    ("rounds", "valkey", "binary"): "docker.valkey",
+    ("rounds", "native", "opensearch", "home"): "docker.opensearch",
+    ("rounds", "native", "elasticsearch", "home"): "docker.elasticsearch",
+}
 
 
 def load(
@@ -263,15 +271,6 @@ def _check_docker(config: Mapping[str, Any], project: Path) -> list[Problem]:
             text = f"is not used with `runtime: docker`: set {instead} and this to null"
             found.append(Problem(where, text))
     return found
-
-
-_NOT_IN_CONTAINERS: Mapping[Where, str] = {
-    ("qdrant", "binary"): "docker.qdrant",
-    ("qdrant", "url"): "docker.qdrant",
-    ("rounds", "valkey", "binary"): "docker.valkey",
-    ("rounds", "native", "opensearch", "home"): "docker.opensearch",
-    ("rounds", "native", "elasticsearch", "home"): "docker.elasticsearch",
-}
 
 
 def _startable(program: str) -> bool:

@@ -60,7 +60,7 @@ def normalise(saved: Path, written: Path, base: Base, epoch: int) -> str:
     Raises:
         ImageError: it is not one image, not built on those layers, or has a layer that is no tar.
     """
-    with tarfile.open(saved) as archive, tarfile.open(written, "w", tarfile.PAX_FORMAT) as new:
+    with tarfile.open(saved) as archive, tarfile.open(written, "w") as new:
         manifest = _one_image(archive, saved)
         config = json.loads(_read(archive, manifest["Config"]))
         layers, below = config["rootfs"]["diff_ids"], len(base.layers)
@@ -121,7 +121,7 @@ def _layer(stream: IO[bytes], file: IO[bytes], epoch: int | None) -> str:
     return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"  # type: ignore[arg-type]
 
 
-def _clamp(stream: IO[bytes], file: IO[bytes], epoch: int) -> None:
+def _clamp(stream: Any, file: IO[bytes], epoch: int) -> None:
     """Copy a layer's tar: no file is younger than `epoch`, and no names of users are kept.
 
     The order of its members stays: Docker sorts them, and a hard link stands behind its file.

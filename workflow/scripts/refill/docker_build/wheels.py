@@ -182,7 +182,7 @@ def _run_pip(image: str, command: list[str], missing: Sequence[_Locked], target:
         )
     except subprocess.TimeoutExpired:
         raise ImageError(
-            f"{image}: pip did not fetch {names} in {TIMEOUT_S} s: check the network, pip's settings"
+            f"{image}: pip did not fetch {names} in {TIMEOUT_S} s: check the network and pip"
         ) from None
     if done.returncode != 0:
         said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-6:])

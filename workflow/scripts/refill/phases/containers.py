@@ -1,0 +1,113 @@
+"""The containers of one measurement: opened when its plan says so, and what its record says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from refill.engines.description import Description
+from refill.load.wire import Address
+from refill.runtimes.engine import Engine
+
+if TYPE_CHECKING:
+    from refill.runtimes.docker import ContainerEngine, ContainerRun
+
+
+class Containers:
+    """Starts the engines of one measurement in containers of their images.
+
+    Args:
+        client: the daemon.
+        run: network, volumes and budgets of this measurement.
+        daemon: who the daemon is.
+        logs: folder that takes the engines' logs.
+        say: told what is pulled.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        run: ContainerRun,
+        daemon: Mapping[str, Any],
+        logs: Path,
+        say: Callable[[str], object],
+    ) -> None:
+        self._client = client
+        self._run = run
+        self._daemon = dict(daemon)
+        self._logs = logs
+        self._say = say
+
+    def engine(
+        self, description: Description, image: Mapping[str, Any], shared: bool
+    ) -> ContainerEngine:
+        """Give an engine that is not started yet.
+
+        Args:
+            description: what to run.
+            image: record of its image.
+            shared: whether it has a part in the shared budget, or a budget of its own.
+
+        Raises:
+            DockerError: the daemon does not have that image, and it cannot be pulled.
+        """
+        # Imported here: a run without containers needs nothing of it.
+        from refill.runtimes.docker_pulls import present
+
+        found = present(self._client, image, self._say)
+        return self._run.engine(description, found, self._logs / f"{description.name}.log", shared)
+
+    def record(self) -> dict[str, Any]:
+        """Give what the record says of the containers as a whole: daemon, and division of CPUs."""
+        return {"daemon": self._daemon, **self._run.divided()}
+
+
+@contextmanager
+def opened(
+    plan: Mapping[str, Any], logs: Path, budgets: int, say: Callable[[str], None]
+) -> Iterator[Containers | None]:
+    """Open the containers of a measurement; None when its engines are no containers.
+
+    Args:
+        plan: of the measurement; with `runtime` docker also `docker`: `host` and perhaps `budget`.
+        logs: folder that takes the engines' logs.
+        budgets: how many budgets are in use at once.
+        say: told what is removed that an earlier run left.
+
+    Raises:
+        DockerError: there is no daemon.
+        EngineError: the machine is too small for the budgets.
+    """
+    if plan.get("runtime") != "docker":
+        yield None
+        return
+    # Imported here: a run without containers needs nothing of it.
+    from refill.runtimes.docker import Budget, ContainerRun
+    from refill.runtimes.docker_daemon import connect, daemon_record
+
+    host, budget = plan["docker"]["host"], plan["docker"].get("budget")
+    client = connect(host)
+    try:
+        given = Budget.from_config(budget) if budget else None
+        with ContainerRun(client, given, host=host, budgets=budgets, logs=logs, say=say) as run:
+            yield Containers(client, run, daemon_record(client), logs, say)
+    finally:
+        client.close()
+
+
+def identity(engine: Engine) -> dict[str, Any]:
+    """Give what the record says of an engine in a container, beside its image: settings, limits."""
+    inside = _contained(engine)
+    return {"container": inside.identity()["container"], "applied": inside.applied()}
+
+
+def inner(engine: Engine) -> Address:
+    """Give where other containers of the measurement reach one."""
+    return _contained(engine).inner
+
+
+def _contained(engine: Engine) -> ContainerEngine:
+    assert engine.runtime == "docker"
+    return cast("ContainerEngine", engine)
