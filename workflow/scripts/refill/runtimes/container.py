@@ -1,49 +1,32 @@
-"""An engine in a container: published on loopback, its data in a volume, its end by the daemon.
+"""One container: made once, started and killed as often as wanted, removed.
 
 Nothing here is asked of the daemon while something is timed: whether a container runs is seen at
-its process, and its counters are read from the kernel's files. Where those are out of sight (a
-daemon in a virtual machine) the daemon is asked, and the counters are not known.
+its process. Where that is out of sight (a daemon in a virtual machine) the daemon is asked.
 """
 
 from __future__ import annotations
 
 import os
 import select
-import shutil
 import signal
 import socket
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from docker.errors import APIError, NotFound
 from docker.types import LogConfig, Mount
 
-from refill.engines.description import Description, EngineError, Place
-from refill.load.wire import Address
-from refill.processes import wait_for
-from refill.runtimes.budget import departures
 from refill.runtimes.cgroups import ControlGroups, Limits
-from refill.runtimes.counters import container_resources
 from refill.runtimes.docker_daemon import told
 from refill.runtimes.leftovers import ENGINE
-from refill.runtimes.process import (
-    FULL_BELOW_BYTES,
-    LOG_LINES,
-    STOP_TIMEOUT_S,
-    Resources,
-    free_port,
-)
 
-# Where an image has no place of its own for data.
-STORAGE = "/data"
 LOOPBACK = "127.0.0.1"
 END_TIMEOUT_S = 60.0
-UNKNOWN = float("nan")
+# The daemon's answer to a signal for a container that does not run.
+NOT_RUNNING = 409
 
 
 @dataclass(frozen=True)
@@ -56,7 +39,7 @@ class Surroundings:
         groups: this machine's control groups.
         network: name of the run's network.
         labels: what marks everything of the run.
-        limits: the container's own; of a shared budget only its CPUs.
+        limits: the container's own; in a shared budget only its CPUs.
         group: the control group that shares a budget; None: the container has one alone.
         shared: the limits of that group.
         name: the container's name.
@@ -79,111 +62,99 @@ class Surroundings:
     depart: Callable[[str], None]
 
 
-class ContainerEngine:
-    """An engine that runs in a container. Used as a context: leaving it removes the container.
+@dataclass(frozen=True)
+class Program:
+    """What runs in a container.
 
-    Args:
-        description: what to run; its command is what stands behind the image's entry point.
+    Attributes:
+        name: the engine's name, for messages.
         image: id of the image.
-        log: file that takes the container's output when it ends, stops or fails.
-        surroundings: what the run gives it.
-        data: a folder of the caller's for the data, in place of a volume of the container's own:
-            neither emptied nor removed, and the engine runs as the caller's user.
+        arguments: what stands behind the image's entry point; none: the image's own.
+        variables: of its environment.
+        port: the one that it listens on, and that is published on loopback.
+        storage: its folder for data.
+        takes_input: whether it reads its standard input.
     """
 
-    runtime = "docker"
+    name: str
+    image: str
+    arguments: Sequence[str]
+    variables: Mapping[str, str]
+    port: int
+    storage: str
+    takes_input: bool
 
-    def __init__(
-        self,
-        description: Description,
-        image: str,
-        log: Path,
-        surroundings: Surroundings,
-        data: Path | None = None,
-    ) -> None:
-        self.description = description
-        self.log = log
-        self.image = image
-        self._in = surroundings
-        self._data = data.resolve() if data else None
-        self._place = Place(free_port(), Path(description.data or STORAGE), "0.0.0.0")
-        self.address = Address(LOOPBACK, self._place.port)
-        self.inner = Address(surroundings.alias, self._place.port)
-        self.start_s = UNKNOWN
-        self._api: Any = surroundings.client.api
+
+class Container:
+    """A container of a run.
+
+    Args:
+        around: what the run gives it.
+        program: what runs in it.
+        data: a folder of the caller's for the data, in place of a volume of the container's own;
+            the program then runs as the caller's user.
+
+    Attributes:
+        folders: its control group's folders, by controller; none while it does not run, or when
+            its processes are out of sight.
+    """
+
+    def __init__(self, around: Surroundings, program: Program, data: Path | None) -> None:
+        self._around = around
+        self._program = program
+        self._data = data
+        self._api: Any = around.client.api
         self._id: str | None = None
         self._volume: str | None = None
         self._pid: int | None = None
         self._pidfd: int | None = None
         self._status: int | None = None
-        self._folders: dict[str, Path] = {}
         self._input: socket.socket | None = None
-        self._logged = 0
-        self._verified = False
+        self.folders: dict[str, Path] = {}
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self._end()
-            raise
-        return self
-
-    def __exit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
-        self._end()
+    @property
+    def made(self) -> bool:
+        """Whether the daemon has it."""
+        return self._id is not None
 
     # ---- start
 
-    def start(self) -> None:
-        """Start the engine and wait until it is ready; its data are what it left.
+    def start(self, given: bytes | None, ends: bool) -> None:
+        """Start it, and make it before when it is not there.
 
-        `start_s` then holds how long that took.
-
-        Raises:
-            EngineError: it ended, or was not ready in time; with the last lines of its log.
-        """
-        began = time.monotonic()
-        self.spawn()
-        self._wait_until_ready()
-        self.start_s = time.monotonic() - began
-        self._verify()
-
-    def spawn(self) -> None:
-        """Start the engine and do not wait until it is ready.
+        Args:
+            given: what it reads from its standard input; the pipe stays open behind that.
+            ends: whether the pipe is closed behind that instead.
 
         Raises:
-            EngineError: it cannot be started.
+            DockerError: it cannot be made or started.
         """
-        with told(f"docker: {self.description.name} cannot be started"):
+        with told(f"docker: {self._program.name} cannot be started"):
             if self._id is None:
-                self._create()
+                self._make()
             self._let_go()
-            given = self.description.standard_input
-            if given:
+            if given is not None:
                 self._input = self._attach()
             self._api.start(self._id)
-            self._find_process()
-        if given:
-            self._send(given(self._place))
+        self._find_process()
+        if given is not None:
+            self._send(given, ends)
 
-    def _create(self) -> None:
-        around, place = self._in, self._place
-        labels = {**around.labels, ENGINE: self.description.name}
+    def _make(self) -> None:
+        around, program = self._around, self._program
+        labels = {**around.labels, ENGINE: program.name}
         if self._data is None:
             self._volume = around.name
             self._api.create_volume(self._volume, labels=labels)
-            mount = Mount(str(place.storage), self._volume, type="volume")
-            user = None
+            mount, user = Mount(program.storage, self._volume, type="volume"), None
         else:
             self._data.mkdir(parents=True, exist_ok=True)
-            mount = Mount(str(place.storage), str(self._data), type="bind")
+            mount = Mount(program.storage, str(self._data), type="bind")
             user = f"{os.getuid()}:{os.getgid()}"
         limits = around.limits
         host = self._api.create_host_config(
             network_mode=around.network,
-            port_bindings={place.port: (LOOPBACK, place.port)},
+            port_bindings={program.port: (LOOPBACK, program.port)},
             mounts=[mount],
             cgroup_parent=around.group,
             nano_cpus=None if limits.cpus is None else round(limits.cpus * 1e9),
@@ -196,14 +167,13 @@ class ContainerEngine:
         )
         endpoint = self._api.create_endpoint_config(aliases=[around.alias])
         made = self._api.create_container(
-            self.image,
-            # Without arguments an image's own stand.
-            [*self.description.command(place)] or None,
+            program.image,
+            list(program.arguments) or None,
             name=around.name,
-            environment=self.description.variables_at(place),
-            ports=[place.port],
+            environment=dict(program.variables),
+            ports=[program.port],
             user=user,
-            stdin_open=self.description.standard_input is not None,
+            stdin_open=program.takes_input,
             labels=labels,
             host_config=host,
             networking_config=self._api.create_networking_config({around.network: endpoint}),
@@ -213,72 +183,51 @@ class ContainerEngine:
         self._id = made["Id"]
 
     def _attach(self) -> socket.socket:
-        """Connect to the container's standard input, before it starts so that nothing is lost."""
+        """Connect to its standard input, before it starts so that nothing is lost."""
         found = self._api.attach_socket(self._id, {"stdin": 1, "stream": 1})
         # Over a socket file docker-py gives a reader around the socket, with TLS the socket.
         stream: socket.socket = getattr(found, "_sock", found)
         return stream
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, given: bytes, ends: bool) -> None:
         assert self._input is not None
-        # It can have ended already; `check` says so.
+        # It can have ended already; `ended` says so.
         with suppress(BrokenPipeError, ConnectionResetError):
-            self._input.sendall(data)
-            if self.description.input_ends:
+            self._input.sendall(given)
+            if ends:
                 self._input.shutdown(socket.SHUT_WR)
 
     def _find_process(self) -> None:
-        """Find the container's main process, when it is in sight of this one."""
-        state = self._inspect()["State"]
-        pid = int(state["Pid"])
+        """Find its main process, when it is in sight of this one."""
+        pid = int(self.inspect()["State"]["Pid"])
         if pid == 0:
             return  # it has ended already
         try:
             pidfd = os.pidfd_open(pid)
         except OSError:
             return
-        # A daemon elsewhere numbers its processes in its own way.
-        lines = Path(f"/proc/{pid}/cgroup")
         try:
-            its_own = str(self._id) in lines.read_text()
+            # A daemon elsewhere numbers its processes in its own way.
+            its_own = str(self._id) in Path(f"/proc/{pid}/cgroup").read_text()
         except OSError:
             its_own = False
         if not its_own:
             os.close(pidfd)
             return
         self._pid, self._pidfd = pid, pidfd
-        self._folders = self._in.groups.of_process(pid)
-
-    def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + self.description.start_timeout_s
-        while time.monotonic() < deadline:
-            self.check()
-            try:
-                if self.description.ready(self.address):
-                    return
-            except OSError:
-                pass  # not listening yet
-            time.sleep(0.02)
-        raise EngineError(
-            f"{self.description.name} was not ready within "
-            f"{self.description.start_timeout_s:g} s.{self.tail()}"
-        )
+        self.folders = self._around.groups.of_process(pid)
 
     # ---- how it is
 
     @property
-    def pid(self) -> int:
-        """Process id of the container's main process on this machine.
-
-        Raises:
-            EngineError: it does not run, or its processes are out of sight.
-        """
-        if self._pid is None:
-            raise EngineError(
-                f"{self.description.name}: no process of its container is in sight: it does not "
-                "run, or the daemon does not run on this machine"
-            )
+    def pid(self) -> int | None:
+        """Process id of its main process on this machine; None when that is not in sight."""
         return self._pid
+
+    def inspect(self) -> Any:
+        """Give what the daemon tells of it."""
+        with told(f"docker: {self._program.name}: the state of its container"):
+            return self._api.inspect_container(self._id)
 
     def ended(self) -> int | None:
         """Its exit status, negative: the signal that ended it; None while it runs."""
@@ -289,88 +238,26 @@ class ContainerEngine:
             poll.register(self._pidfd, select.POLLIN)
             if not poll.poll(0):
                 return None
-            with told(f"docker: how {self.description.name} ended"):
+            with told(f"docker: how {self._program.name} ended"):
                 code = int(self._api.wait(self._id, timeout=END_TIMEOUT_S)["StatusCode"])
         else:
-            state = self._inspect()["State"]
+            state = self.inspect()["State"]
             if state["Running"]:
                 return None
             code = int(state["ExitCode"])
         self._status = _signal_or_code(code)
         return self._status
 
-    def wait_end(self, seconds: float) -> int:
-        """Wait for its end; its exit status as `ended` gives it.
-
-        Raises:
-            EngineError: it runs on.
-        """
-        if not wait_for(lambda: self.ended() is not None, seconds, 0.005):
-            raise EngineError(f"{self.description.name} runs on after {seconds:g} s")
-        status = self.ended()
-        assert status is not None
-        return status
-
-    def check(self) -> None:
-        """Raise EngineError when the engine has ended."""
-        if (status := self.ended()) is None:
-            return
-        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
-        if self._inspect()["State"].get("OOMKilled"):
-            how += ", out of the memory of its budget"
-        raise EngineError(
-            f"{self.description.name} has ended ({how}).{self.trouble()}{self.tail()}"
-        )
-
-    def trouble(self) -> str:
-        """Say what is wrong with the place that the engine runs in; empty when nothing is."""
-        place = self._data or Path(str(self._in.daemon.get("DockerRootDir", "")))
-        try:
-            free = shutil.disk_usage(place).free
-        except OSError:
-            return ""  # the daemon's disk is out of sight
-        if free >= FULL_BELOW_BYTES:
-            return ""
-        return f" The disk that holds its data is full ({free / 1e6:.0f} MB are free)."
-
-    def _inspect(self) -> Any:
-        with told(f"docker: the state of {self.description.name}"):
-            return self._api.inspect_container(self._id)
-
-    # ---- end
-
-    def stop(self) -> None:
-        """Ask the engine to end (TERM), then wait; kill it when it does not.
-
-        Raises:
-            EngineError: it had to be killed.
-        """
+    def signal(self, name: str) -> None:
+        """Send a signal to its main process; none when it has ended."""
         if self._id is None or self.ended() is not None:
             return
-        self._signal("TERM")
-        try:
-            self.wait_end(STOP_TIMEOUT_S)
-        except EngineError:
-            self.kill()
-            raise EngineError(
-                f"{self.description.name} did not end within {STOP_TIMEOUT_S:g} s and was killed"
-            ) from None
-        self.save_log()
-
-    def kill(self) -> None:
-        """Kill the engine's container (SIGKILL); its data stay."""
-        if self._id is None or self.ended() is not None:
-            return
-        self._signal("KILL")
-        self.wait_end(END_TIMEOUT_S)
-
-    def _signal(self, name: str) -> None:
-        with told(f"docker: {name} to {self.description.name}"):
+        with told(f"docker: {name} to {self._program.name}"):
             try:
                 self._api.kill(self._id, name)
             except APIError as error:
                 # It has ended by itself in between.
-                if error.status_code != 409:
+                if error.status_code != NOT_RUNNING:
                     raise
 
     def run(self, arguments: Sequence[str]) -> tuple[int, str]:
@@ -379,31 +266,25 @@ class ContainerEngine:
         Returns:
             Its exit status, and what it wrote to both outputs.
         """
-        with told(f"docker: {self.description.name} {' '.join(arguments)}"):
-            entry = self._api.inspect_image(self.image)["Config"]["Entrypoint"] or []
+        with told(f"docker: {self._program.name} {' '.join(arguments)}"):
+            entry = self.image()["Config"]["Entrypoint"] or []
             made = self._api.exec_create(self._id, [*entry, *arguments])
-            output = self._api.exec_start(made["Id"])
+            output: bytes = self._api.exec_start(made["Id"])
             status = int(self._api.exec_inspect(made["Id"])["ExitCode"])
         return status, output.decode(errors="replace")
 
-    def save_log(self) -> None:
-        """Append to the log file what the container has written since the last time."""
-        if self._id is None:
-            return
-        with told(f"docker: the log of {self.description.name}"):
-            written: bytes = self._api.logs(self._id, stdout=True, stderr=True)
-        with self.log.open("ab") as log:
-            log.write(written[self._logged :])
-        self._logged = len(written)
+    def image(self) -> Any:
+        """Give what the daemon tells of its image."""
+        with told(f"docker: the image of {self._program.name}"):
+            return self._api.inspect_image(self._program.image)
 
-    def tail(self) -> str:
-        """The last lines of its log, each on a line of its own."""
-        self.save_log()
-        try:
-            lines = self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
-        except FileNotFoundError:
-            lines = []
-        return "".join(f"\n    {line}" for line in lines) if lines else " Its log is empty."
+    def written(self) -> bytes:
+        """Give all that it has written to both outputs since it was made."""
+        with told(f"docker: the log of {self._program.name}"):
+            output: bytes = self._api.logs(self._id, stdout=True, stderr=True)
+        return output
+
+    # ---- end
 
     def _let_go(self) -> None:
         """Forget the process that has ended."""
@@ -412,109 +293,20 @@ class ContainerEngine:
         if self._input is not None:
             self._input.close()
         self._pid = self._pidfd = self._status = self._input = None
-        self._folders = {}
+        self.folders = {}
 
-    def _end(self) -> None:
-        """Remove the container and its volume; its log is kept."""
-        name = self.description.name
-        if self._id is not None:
-            self.save_log()
-            with (
-                told(f"docker: removing the container of {self.description.name}"),
-                suppress(NotFound),
-            ):
-                self._api.remove_container(self._id, v=True, force=True)
-            self._id = None
-        if self._volume is not None:
-            with (
-                told(f"docker: removing the volume of {self.description.name}"),
-                suppress(NotFound),
-            ):
-                self._api.remove_volume(self._volume, force=True)
-            self._volume = None
+    def remove(self) -> None:
+        """Remove it and its volume, running or not."""
+        with told(f"docker: {self._program.name}: removing its container"):
+            if self._id is not None:
+                with suppress(NotFound):
+                    self._api.remove_container(self._id, v=True, force=True)
+                self._id = None
+            if self._volume is not None:
+                with suppress(NotFound):
+                    self._api.remove_volume(self._volume, force=True)
+                self._volume = None
         self._let_go()
-
-    # ---- what is recorded
-
-    def resources(self) -> Resources:
-        """Give the counters of the container now, from the kernel's files."""
-        return container_resources(self._in.groups, self._folders)
-
-    def applied(self) -> dict[str, Any]:
-        """Read back what limits the container: the kernel's files, and what the daemon says.
-
-        Returns:
-            How the run divides the machine (`budget`: exact, relaxed or none, and `why`);
-            `read_back`: CPUs and memory of the group that has the limits, and the container's
-            `cpuset`, None where the kernel's files are out of sight; `daemon`: the container's own
-            as the daemon tells them; `shared`: whether it shares its limits with other containers.
-        """
-        host, found = self._inspect()["HostConfig"], self._read_back()
-        return {
-            **self._in.divided(),
-            "shared": self._in.shared is not None,
-            "cgroup": {
-                "version": self._in.groups.version,
-                "driver": self._in.daemon.get("CgroupDriver"),
-            },
-            "read_back": None if found is None else asdict(found),
-            "daemon": {
-                "cpus": host["NanoCpus"] / 1e9 or None,
-                "memory_bytes": host["Memory"] or None,
-                "memory_swap_bytes": host["MemorySwap"] or None,
-                "cpuset": host["CpusetCpus"] or None,
-            },
-        }
-
-    def _read_back(self) -> Limits | None:
-        """Give the limits as the kernel has them; None where its files are out of sight."""
-        groups = self._in.groups
-        if not self._folders:
-            return None
-        own = groups.limits(self._folders)
-        if self._in.shared is None:
-            return own
-        above = groups.limits({name: path.parent for name, path in self._folders.items()})
-        return replace(above, cpuset=own.cpuset)
-
-    def _verify(self) -> None:
-        """Look once whether the limits are those that were asked for."""
-        if self._verified:
-            return
-        self._verified = True
-        for line in departures(self._in.shared or self._in.limits, self._read_back()):
-            self._in.depart(f"{self.description.name}: {line}")
-
-    def identity(self) -> dict[str, Any]:
-        """Give what runs: the image, and the container's settings without what is secret in them.
-
-        Variables are named; their values are left out, as some are passwords.
-        """
-        with told(f"docker: the image of {self.description.name}"):
-            image = self._api.inspect_image(self.image)
-        config = self._inspect()["Config"]
-        return {
-            "runtime": self.runtime,
-            "image": {
-                "id": image["Id"],
-                "tags": sorted(image["RepoTags"] or []),
-                "repo_digests": sorted(image["RepoDigests"] or []),
-            },
-            "container": {
-                "entry_point": config["Entrypoint"] or [],
-                "arguments": list(self.description.command(self._place)),
-                "variables": sorted(self.description.variables_at(self._place)),
-                "user": config["User"] or None,
-                "storage": "folder" if self._data else "volume",
-                "network": "published port",
-            },
-        }
-
-    def container_address(self) -> Address | None:
-        """Give its own address on the run's network; None when it has none."""
-        networks = self._inspect()["NetworkSettings"]["Networks"]
-        host = networks.get(self._in.network, {}).get("IPAddress")
-        return Address(host, self._place.port) if host else None
 
 
 def _signal_or_code(code: int) -> int:

@@ -15,9 +15,9 @@ UNKNOWN = float("nan")
 def container_resources(groups: ControlGroups, folders: Mapping[str, Path]) -> Resources:
     """Give the counters of a container now; not known when it has ended or is out of sight.
 
-    Memory is that of its processes, as it is of an engine that runs without a container; the peak is
-    the control group's, caches of files included. Disk traffic is the processes', because a group
-    of version 1 does not count what is written back later.
+    Memory is that of its processes, as it is of an engine without a container; the peak is the
+    control group's, caches of files included. Disk traffic is the processes', because a group of
+    version 1 does not count what is written back later.
 
     Args:
         groups: this machine's control groups.

@@ -19,7 +19,8 @@ from refill.contexts import OpensParts
 from refill.engines.description import Description, EngineError
 from refill.runtimes.budget import Allotment, Budget, allot, pin_threads, this_machine
 from refill.runtimes.cgroups import ControlGroups, Counters, Limits, cpu_list
-from refill.runtimes.container import ContainerEngine, Surroundings
+from refill.runtimes.container import Surroundings
+from refill.runtimes.container_engine import ContainerEngine
 from refill.runtimes.docker_daemon import told
 from refill.runtimes.leftovers import (
     SYSTEMD,
