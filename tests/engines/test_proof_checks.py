@@ -20,7 +20,7 @@ from refill.progress import silent
 from refill.proofs import crash_gateway, crash_server, power, suite
 from refill.proofs.calls import ScriptsError, read_sources
 from refill.proofs.disk import IMAGE_NAME, Disk, remove_leftovers
-from refill.proofs.engines import Archives
+from refill.proofs.engines import QDRANT, Archives
 from refill.proofs.findings import (
     FAIL,
     NOT_RUN,
@@ -32,7 +32,7 @@ from refill.proofs.findings import (
     run_check,
 )
 from refill.proofs.ledger import Ledger, numbers_of
-from refill.proofs.measure import QDRANT, Files, prove
+from refill.proofs.measure import Files, prove
 from refill.proofs.servers import DEFAULT, REDIS_7, Server, find
 from refill.proofs.subject import Subject
 from refill.proofs.suite import with_void_controls

@@ -144,7 +144,7 @@ def failed_sync(subject: Subject, found: Findings) -> None:
             if name == "commit":
                 server.run(index.claim("delete", "d"))
             before = server.snapshot()
-            with strace.failing_sync(server.engine.pid, server.folder / "strace"):
+            with strace.failing_sync(server.pid, server.folder / "strace"):
                 try:
                     reply = server.run(call)
                     found.expect(False, f"{name}: answered {reply} although it was not synced")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
@@ -11,48 +10,52 @@ from refill.engines import qdrant
 from refill.engines.description import Description, archive_program
 from refill.evidence.hashes import sha256_file
 from refill.load.wire import Address
+from refill.runtimes import engine as runtimes
 from refill.runtimes.process import ProcessEngine
 
-GATEWAY, QDRANT = "gateway", "qdrant"
+GATEWAY, QDRANT, VALKEY = "gateway", "qdrant", "valkey"
 
 
-class Engine(AbstractContextManager["Engine"], Protocol):
-    """An engine that can be killed and started again on its data. See `ProcessEngine`."""
-
-    description: Description
-
-    @property
-    def address(self) -> Address:
-        """Where this process reaches it."""
+class Engine(runtimes.Engine, Protocol):
+    """An engine that can be killed and started again on its data."""
 
     @property
     def inner(self) -> Address:
         """Where the other engines of the proof reach it."""
+        ...
 
     @property
     def pid(self) -> int:
-        """The process id of its main process, as this process sees it."""
+        """Process id of its main process on this machine; EngineError: it is out of sight."""
+        ...
 
     def start(self) -> None:
         """Start it and wait until it is ready."""
+        ...
 
     def spawn(self) -> None:
         """Start it and do not wait."""
+        ...
 
     def ended(self) -> int | None:
-        """Its exit status; None while it runs."""
+        """Its exit status, negative: the signal that ended it; None while it runs."""
+        ...
 
     def wait_end(self, seconds: float) -> int:
-        """Wait for its end."""
+        """Wait for its end; its exit status. Raises EngineError when it runs on."""
+        ...
 
     def kill(self) -> None:
         """SIGKILL, and wait for its end; nothing happens when it has ended already."""
+        ...
 
     def run(self, arguments: Sequence[str]) -> tuple[int, str]:
-        """Run its program once more beside it, with further arguments."""
+        """Run its program once more beside it; the exit status and what it wrote."""
+        ...
 
     def tail(self) -> str:
-        """The last lines of its log."""
+        """The last lines of its log, each on a line of its own."""
+        ...
 
 
 class Parts(Protocol):
@@ -68,9 +71,11 @@ class Parts(Protocol):
 
     def qdrant(self, cpus: int, start_timeout_s: float) -> Description:
         """The Qdrant behind the gateway."""
+        ...
 
     def engine(self, part: str, description: Description, place: Path) -> Engine:
         """The part as it is run; `place` is a folder for its log and data."""
+        ...
 
 
 class Archives:

@@ -21,6 +21,7 @@ from refill.engines.valkey import Aof, Control, connect, find_binary, new_passwo
 from refill.evidence.hashes import sha256_file
 from refill.proofs.calls import NAMESPACE, Call, Scripts, for_redis, plain
 from refill.proofs.engines import Engine
+from refill.proofs.findings import NotRunError
 from refill.runtimes.process import ProcessEngine
 
 DEFAULT = "valkey-8.1"
@@ -70,6 +71,16 @@ class Program:
             "status": f"not run: {self.missing}" if self.missing else "run",
             "scripts": "`local server = redis` added" if self.is_redis else "as built",
             "counts": self.name == DEFAULT,
+        }
+
+    def engine_json(self) -> dict[str, Any]:
+        """What a record says of it as of other engines."""
+        assert self.path is not None
+        return {
+            "name": self.product.lower(),
+            "runtime": "process",
+            "version": self.version,
+            "binary": sha256_file(self.path),
         }
 
 
@@ -171,6 +182,11 @@ class Server(OpensParts):
         self._open.enter_context(self.engine)
         # Before its own end, which would ask it to end by itself.
         self._open.callback(self.kill)
+        if not self.log_folder.is_dir():
+            raise NotRunError(
+                "the Docker daemon does not see the folders of this machine as they are, so a "
+                "server's files cannot be damaged: take a daemon that runs on this machine"
+            )
         self._connect_all(load=True)
 
     # ---- its life
@@ -201,6 +217,18 @@ class Server(OpensParts):
                 return None
             time.sleep(0.002)
         raise EngineError(f"{self._name} was not ready within {START_S:g} s.{self.engine.tail()}")
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server, for what looks at it from outside.
+
+        Raises:
+            NotRunError: its processes are out of sight.
+        """
+        try:
+            return self.engine.pid
+        except EngineError as error:
+            raise NotRunError(str(error)) from error
 
     def kill(self) -> None:
         """SIGKILL: what is in the page cache stays, as after a crash of the process alone."""

@@ -26,7 +26,7 @@ def sync_counts(subject: Subject, found: Findings) -> None:
             "abort": coming.abort("d"),
             "epoch": index.but(epoch="e1").set_epoch("replace"),
         }
-        with strace.syncs(server.engine.pid, server.folder / "strace") as syncs:
+        with strace.syncs(server.pid, server.folder / "strace") as syncs:
             counts = {}
             for name, call in steps.items():
                 before = syncs.count()
