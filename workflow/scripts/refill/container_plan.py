@@ -8,7 +8,7 @@ from typing import Any
 from refill.config.load import DOCKER
 
 # Rules whose jobs need the daemon.
-RULES = ("image", "native_engine", "round_on", "round_off", "proof", "optimizer")
+RULES = ("image", "pulled_image", "native_engine", "round_on", "round_off", "proof", "optimizer")
 
 
 class ContainerPlan:

@@ -172,6 +172,12 @@ class Plans:
             ),
         )
 
+    def corpus_size(self, name: str) -> str:
+        """Say how large a corpus of vectors is, as far as the configuration knows."""
+        corpus, spec = self.config["corpus"], self.config["corpora"][name]
+        dimension = f" of {spec['dimension']} dimensions" if "dimension" in spec else ""
+        return f"{corpus['points']} points and {corpus['queries']} queries{dimension}"
+
     def documents(self, name: str) -> dict[str, Any]:
         """Give the plan of preparing a corpus of documents."""
         rounds = self.config["rounds"]

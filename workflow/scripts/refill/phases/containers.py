@@ -14,6 +14,9 @@ from refill.runtimes.engine import Engine
 if TYPE_CHECKING:
     from refill.runtimes.docker import ContainerEngine, ContainerRun
 
+# Stands for the port in a record.
+PORT = "PORT"
+
 
 class Containers:
     """Starts the engines of one measurement in containers of their images.
@@ -97,10 +100,21 @@ def opened(
         client.close()
 
 
+def departures(record: Mapping[str, Any] | None) -> list[str]:
+    """Give the warnings of a measurement whose budget could not be had; `record` is of `record`."""
+    if record is None or record["budget"] != "relaxed":
+        return []
+    return [f"budget: relaxed: {why}" for why in record["why"]]
+
+
 def identity(engine: Engine) -> dict[str, Any]:
     """Give what the record says of an engine in a container, beside its image: settings, limits."""
     inside = _contained(engine)
-    return {"container": inside.identity()["container"], "applied": inside.applied()}
+    settings = inside.identity()["container"]
+    # A free port is another one every time, and says nothing.
+    port = str(engine.address.port)
+    words = [PORT if word == port else word for word in settings["arguments"]]
+    return {"container": {**settings, "arguments": words}, "applied": inside.applied()}
 
 
 def inner(engine: Engine) -> Address:

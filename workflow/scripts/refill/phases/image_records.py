@@ -39,7 +39,9 @@ def image_block(image: Mapping[str, Any]) -> dict[str, Any]:
     """Give what a record says of an image: identity, source, and how it differs from another."""
     block = {key: image[key] for key in _KEPT if key in image}
     if built := image.get("docker"):
-        block |= {"repo_digests": built["repo_digests"], "base": built["base"]}
+        base = built["base"] or {}
+        block["repo_digests"] = built["repo_digests"]
+        block["base"] = {key: base.get(key) for key in ("reference", "id", "pinned")}
     differs = image.get("differs_from")
     if differs:
         block["differs_from"] = {key: differs[key] for key in ("image", "files")}

@@ -34,7 +34,7 @@ from refill.load.ledger import STATUSES, conservation
 from refill.operations.catalog import Operations
 from refill.operations.requests import RequestSet
 from refill.phases.attempted import attempted
-from refill.phases.containers import Containers, opened
+from refill.phases.containers import Containers, departures, opened
 from refill.phases.pauses import client_pauses
 from refill.phases.round_ledger import write_ledger
 from refill.phases.round_native import RECORDED, NativeParts
@@ -195,7 +195,7 @@ def _measure(
         "waited_for_machine_s": waited,
         "valid": not invalid,
         "invalid": invalid,
-        "warnings": warned(figures),
+        "warnings": [*departures(containers), *warned(figures)],
         "outcome": outcome,
         "corpus": {
             "name": documents.record["name"],
