@@ -147,7 +147,7 @@ def test_a_servers_password_is_in_no_file_and_no_command_line(tmp_path: Path) ->
         secret = server.password.encode()
         assert not [path for path in files if secret in path.read_bytes()]
         assert secret not in Path(f"/proc/{server.engine.pid}/cmdline").read_bytes()
-        assert server.client.config_get("requirepass")[b"requirepass"] == secret
+        assert server.client.config_get("requirepass")["requirepass"] == server.password
     assert not server.folder.exists()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from refill.proofs.engines import GATEWAY, QDRANT, VALKEY, Engine
 from refill.proofs.findings import IMAGES, NotRunError
 from refill.proofs.servers import DEFAULT, REDIS_7, START_S, VALKEY_9, Program, Server
 from refill.proofs.setup import Setup
-from refill.runtimes.docker import ContainerRun
+from refill.runtimes.docker import ContainerEngine, ContainerRun
 from refill.runtimes.docker_daemon import connect, told
 from refill.runtimes.docker_images import present
 
@@ -36,7 +36,9 @@ class Image:
     run: ContainerRun
     record: Mapping[str, Any]
 
-    def engine(self, description: Description, log: Path, data: Path | None = None) -> Engine:
+    def engine(
+        self, description: Description, log: Path, data: Path | None = None
+    ) -> ContainerEngine:
         """Give an engine in a container of it, without limits."""
         return self.run.engine(description, self.record["id"], log, shared=False, data=data)
 
@@ -50,7 +52,7 @@ class ContainerProgram(Program):
 
     def engine(
         self, password: str, settings: Mapping[str, str], folder: Path, data: Path
-    ) -> Engine:
+    ) -> ContainerEngine:
         """Give the server in a container that sees the folder `data`."""
         assert self.image is not None
         described = valkey.container(self.image.record, password, START_S, settings)
@@ -73,7 +75,7 @@ class Images:
         self._images = {GATEWAY: gateway, QDRANT: qdrant_image}
         self.image_id: str = gateway.record["id"]
         # The image knows what starts it.
-        self.program = ()
+        self.program: Sequence[str] = ()
 
     def qdrant(self, cpus: int, start_timeout_s: float) -> Description:
         """The Qdrant of the image."""
@@ -129,6 +131,7 @@ def _server_in(image: Image, scratch: Path) -> ContainerProgram:
     try:
         with Server(program, {}, scratch / "first") as server:
             info: Mapping[str, Any] = server.client.info("server")
+            assert isinstance(server.engine, ContainerEngine)
             identity = server.engine.identity()
     except NotRunError as error:
         raise EngineError(f"the proof cannot run in containers here: {error}") from error
