@@ -293,11 +293,11 @@ def sweep(client: Any, groups: ControlGroups) -> tuple[list[str], list[str]]:
         else:
             remove_run(client, left.run)
             removed.append(str(left))
-    removed += _sweep_groups(groups)
+    removed += sweep_groups(groups)
     return removed, kept
 
 
-def _sweep_groups(groups: ControlGroups) -> list[str]:
+def sweep_groups(groups: ControlGroups) -> list[str]:
     """Remove the groups of dead runs; one that still holds processes is left alone."""
     removed: list[str] = []
     for group in sorted(groups.named(r"refill_[0-9a-f]+_\d+(\.slice)?")):
