@@ -52,6 +52,7 @@ class ContainerRun(OpensParts):
 
     Attributes:
         id: what the run's things are labelled with.
+        labels: all labels of them.
         allotment: how the machine is divided.
     """
 
@@ -80,6 +81,7 @@ class ContainerRun(OpensParts):
         self._shared: Limits | None = None
         self._given = 0
         self._names: set[str] = set()
+        self.labels = labels(self.id, self._owner)
         self.allotment: Allotment
         self.daemon: dict[str, Any] = {}
 
@@ -102,9 +104,7 @@ class ContainerRun(OpensParts):
             self._open.callback(pin_threads, os.sched_getaffinity(0))
             pin_threads(self.allotment.driver)
         with told("docker: making a network"):
-            self._client.api.create_network(
-                self._network, driver="bridge", labels=labels(self.id, self._owner)
-            )
+            self._client.api.create_network(self._network, driver="bridge", labels=self.labels)
 
     def _remove(self, watcher: Watcher) -> None:
         remove_run(self._client, self.id)
@@ -144,7 +144,7 @@ class ContainerRun(OpensParts):
                 self.daemon,
                 self._groups,
                 self._network,
-                labels(self.id, self._owner),
+                self.labels,
                 limits,
                 group,
                 whole,
