@@ -16,7 +16,9 @@ from refill.images import SCHEMA
 from refill.runtimes.docker_daemon import DockerError, daemon_record, told
 
 # A tag that says major, minor and patch is meant to stay; all others move.
-_ADDRESSES = re.compile(r'\w+ "?\w+://[^\s"]+"?:? ?|lookup \S+ |on \S+:\d+(?=:|$)')
+_ADDRESSES = re.compile(
+    r'\w+ "?\w+://[^\s"]+"?:? ?|dial tcp(?: \S+:\d+)?: |lookup \S+ on \S+:\d+: |lookup \S+: '
+)
 _FIXED_TAG = re.compile(r"v?\d+\.\d+\.\d+")
 
 
