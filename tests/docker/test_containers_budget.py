@@ -16,6 +16,8 @@ from refill.runtimes.cgroups import ControlGroups
 from refill.runtimes.docker import ContainerRun
 from refill.runtimes.leftovers import find
 
+pytestmark = pytest.mark.docker
+
 MIB = 1 << 20
 SMALL = Budget(1, 192 * MIB)
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="control groups are made by root")

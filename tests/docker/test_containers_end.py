@@ -28,6 +28,8 @@ from refill.processes import Watch
 from refill.runtimes.budget import Budget
 from refill.runtimes.docker import ContainerRun
 from refill.runtimes.docker_daemon import connect
+
+pytestmark = pytest.mark.docker
 host, image, log = sys.argv[1:]
 client = connect(host)
 with Watch([]), ContainerRun(client, Budget(1, 128 << 20, "relaxed"), host=host) as run:
