@@ -12,7 +12,7 @@ export PYTHONUNBUFFERED := 1
 export PYTHONPATH := $(CURDIR)/workflow/scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help all smoke proof aa verify pack test test-slurm soak lint bench pin lock clean
+.PHONY: help all smoke proof aa verify pack test test-slurm test-docker soak lint bench pin lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ test: $(READY) ## Run the tests
 test-slurm: $(READY) ## Set up a Slurm on this machine (root, packages slurm-wlm and munge), test, end it
 	$(BIN)/pytest -m slurm tests/slurm
 
+test-docker: $(READY) ## Test containers, on the Docker daemon that is there or (as root) one of docker.io
+	$(BIN)/pytest -m docker tests/docker
+
 soak: $(READY) ## Run the long tests too (minutes)
 	$(BIN)/pytest -m soak
 
@@ -54,7 +57,7 @@ lint: $(READY) ## Check form and types, and that all lists of pins agree
 	$(BIN)/snakefmt --check workflow
 	$(BIN)/snakemake --lint
 	$(BIN)/mypy workflow/scripts
-	for image in images/*/; do (cd $$image && $(CURDIR)/$(BIN)/mypy \
+	for main in images/*/__main__.py; do (cd $$(dirname $$main) && $(CURDIR)/$(BIN)/mypy \
 	  --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache .) || exit 1; done
 	$(BIN)/python workflow/scripts/check_environment.py
 

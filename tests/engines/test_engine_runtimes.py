@@ -37,7 +37,7 @@ def test_a_binary_is_started_with_the_servers_own_settings(
     binary.chmod(0o755)
     # As a configuration gives it: relative to the working folder, not to the engine's.
     monkeypatch.chdir(tmp_path)
-    described = qdrant.server(Path("qdrant"), 1, 30.0)
+    described = qdrant.server([str(Path("qdrant").absolute())], 1, 30.0)
     with ProcessEngine(described, tmp_path / "s", tmp_path / "log") as engine:
         api = Api(engine.address, None)
         api.create(4, "Dot", {"indexing_threshold": 100}, {"m": 8})
@@ -52,9 +52,9 @@ def test_a_binary_is_started_with_the_servers_own_settings(
 
 
 def test_an_engine_that_cannot_start_says_why(tmp_path: Path) -> None:
-    description = qdrant.server(tmp_path / "missing", 1, 5.0)
+    description = qdrant.server([str(tmp_path / "missing")], 1, 5.0)
     with (
-        pytest.raises(EngineError, match=r"qdrant has ended(.|\n)*missing"),
+        pytest.raises(EngineError, match=r"qdrant cannot be started: .*missing: No such file"),
         ProcessEngine(description, tmp_path / "s", tmp_path / "log"),
     ):
         pass
@@ -108,9 +108,11 @@ def test_the_engine_dies_with_the_process_that_started_it(tmp_path: Path) -> Non
 
     code = (
         "import sys, time\nfrom pathlib import Path\n"
-        "from refill.engines import qdrant\nfrom refill.runtimes.process import ProcessEngine\n"
+        "from refill.engines import qdrant\n"
+        "from refill.engines.description import archive_program\n"
+        "from refill.runtimes.process import ProcessEngine\n"
         "folder = Path(sys.argv[1])\n"
-        "d = qdrant.embedded(Path(sys.argv[2]), 1, 30.0)\n"
+        "d = qdrant.embedded(archive_program(Path(sys.argv[2])), 1, 30.0)\n"
         "with ProcessEngine(d, folder / 's', folder / 'log') as engine:\n"
         "    print(engine._process.pid, flush=True)\n    time.sleep(60)\n"
     )

@@ -20,6 +20,7 @@ from refill.progress import silent
 from refill.proofs import crash_gateway, crash_server, power, suite
 from refill.proofs.calls import ScriptsError, read_sources
 from refill.proofs.disk import IMAGE_NAME, Disk, remove_leftovers
+from refill.proofs.engines import QDRANT, Archives
 from refill.proofs.findings import (
     FAIL,
     NOT_RUN,
@@ -31,7 +32,7 @@ from refill.proofs.findings import (
     run_check,
 )
 from refill.proofs.ledger import Ledger, numbers_of
-from refill.proofs.measure import QDRANT, Files, prove
+from refill.proofs.measure import Files, prove
 from refill.proofs.servers import DEFAULT, REDIS_7, Server, find
 from refill.proofs.subject import Subject
 from refill.proofs.suite import with_void_controls
@@ -121,11 +122,9 @@ def test_a_gateway_that_serves_without_looking_is_seen(tmp_path: Path) -> None:
 
     The gateway holds what it is given against what it has seen, so this second guard goes too.
     """
-    made = subject("new", tmp_path)
-    assert made.archive is not None
     script, old, new = FAULTS["a lookup that does not look at the generation"]
     folder = tmp_path / "tree"
-    shutil.unpack_archive(made.archive, folder, "zip")
+    shutil.unpack_archive(build("gateway-new", tmp_path), folder, "zip")
     file = folder / "gateway" / "lua" / f"{script}.lua"
     # The checksum covers the generation, so a whole entry of another one is still whole.
     file.write_bytes(file.read_bytes().replace(old, new))
@@ -134,9 +133,22 @@ def test_a_gateway_that_serves_without_looking_is_seen(tmp_path: Path) -> None:
     assert looks in guard.read_text()
     guard.write_text(guard.read_text().replace(looks, "if False:"))
     shutil.make_archive(str(tmp_path / "faulty"), "zip", folder)
-    faulty = replace(made, archive=tmp_path / "faulty.zip", folder=tmp_path / "faulty scratch")
+    parts = Archives(tmp_path / "faulty.zip", build("qdrant-edge", tmp_path))
+    faulty = replace(subject("new", tmp_path), parts=parts)
     ledger, _ = crash_gateway.episode(faulty, 0, 3)
     assert any("acknowledged or read before" in failure for failure in ledger.failures)
+
+
+def test_a_servers_password_is_in_no_file_and_no_command_line(tmp_path: Path) -> None:
+    """A killed proof leaves its folder behind: what is in it then tells nobody the password."""
+    with subject("new", tmp_path).server() as server:
+        files = [path for path in server.folder.rglob("*") if path.is_file()]
+        assert {"server.log", "appendonly.aof.manifest"} <= {path.name for path in files}
+        secret = server.password.encode()
+        assert not [path for path in files if secret in path.read_bytes()]
+        assert secret not in Path(f"/proc/{server.engine.pid}/cmdline").read_bytes()
+        assert server.client.config_get("requirepass")["requirepass"] == server.password
+    assert not server.folder.exists()
 
 
 # ---- the power cut
@@ -155,6 +167,35 @@ def test_what_a_killed_proof_left_mounted_is_removed(tmp_path: Path) -> None:
     assert not (tmp_path / "disk").exists()
     attached = subprocess.run(["losetup", "-a"], capture_output=True, text=True, check=True)
     assert str(tmp_path) not in attached.stdout
+
+
+@root
+@pytest.mark.parametrize("kind", ["ext4", "xfs"])
+def test_a_disk_comes_back_with_its_power_although_others_hold_its_mount(
+    kind: str, tmp_path: Path
+) -> None:
+    """A container that starts has a copy of all mounts for a moment, and keeps the disk alive."""
+    if shutil.which(f"mkfs.{kind}") is None and not os.environ.get("CI"):
+        pytest.skip(f"no mkfs.{kind}")
+    with Disk(kind, tmp_path / "a disk") as disk:
+        synced = disk.mount_point / "synced"
+        synced.write_text("kept")
+        handle = os.open(synced, os.O_RDONLY)
+        os.fsync(handle)
+        os.close(handle)
+        with subprocess.Popen(
+            ["unshare", "--mount", "sh", "-c", "echo ready; sleep 1"], stdout=subprocess.PIPE
+        ) as holder:
+            assert holder.stdout
+            assert holder.stdout.readline() == b"ready\n"
+            disk.cut()
+            with pytest.raises(OSError, match="Input/output error"):
+                synced.with_name("more").write_text("lost")
+            disk.come_back()
+        assert synced.read_text() == "kept"
+        synced.with_name("more").write_text("written")
+        disk.cut()
+    assert not (tmp_path / "a disk").exists()
 
 
 @root

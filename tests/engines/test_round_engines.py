@@ -329,7 +329,7 @@ def test_a_missing_valkey_is_an_error_with_words(tmp_path: Path) -> None:
 def running_valkey(tmp_path: Path) -> Any:
     from refill.runtimes.process import ProcessEngine
 
-    described = valkey.server(valkey.find_binary(None), PASSWORD, 20.0)
+    described = valkey.server([str(valkey.find_binary(None))], PASSWORD, 20.0)
     with ProcessEngine(described, tmp_path / "s", tmp_path / "log") as engine:
         yield engine
 
@@ -375,7 +375,7 @@ def test_a_valkey_that_is_not_durable_is_refused(running_valkey: Any) -> None:
     client.config_set("appendfsync", "everysec")
     control = valkey.Control(running_valkey.address, PASSWORD)
     with pytest.raises(EngineError, match=r"everysec.*a round needs"):
-        control.identity(valkey.find_binary(None))
+        control.identity()
     client.close()
     control.close()
 

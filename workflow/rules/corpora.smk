@@ -19,6 +19,9 @@ rule corpus:
         runtime=PLANS.corpus_needs.runtime,
     params:
         plan=lambda w: PLANS.corpus(w.corpus),
+        size=lambda w: PLANS.corpus_size(w.corpus),
+    message:
+        "Corpus {wildcards.corpus}: {params.size}"
     script:
         "../scripts/prepare_corpus.py"
 

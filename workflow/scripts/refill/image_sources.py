@@ -6,6 +6,7 @@ import io
 import os
 import re
 import shutil
+import stat
 import subprocess
 import tarfile
 import tempfile
@@ -38,17 +39,26 @@ class Source:
     Attributes:
         files: content by POSIX path in the image, sorted.
         places: the file of the project that a path comes from; empty for Git.
+        executable: the paths whose files may be executed.
         revision: the commit, for a source in Git.
+        committed_at: when it was made, in seconds since 1970; None without Git.
     """
 
     files: dict[str, bytes]
     places: dict[str, str]
+    executable: frozenset[str] = frozenset()
     revision: str | None = None
+    committed_at: int | None = None
 
     def state(self) -> dict[str, Any]:
-        """Give {"tree": SHA-256 over all files, "files": {path: SHA-256}}, for Git "revision"."""
+        """Give {"tree": SHA-256 over all files, "files": {path: SHA-256}}.
+
+        Beside them, where there are such, "executable": paths, and for Git "revision".
+        """
         files = {name: sha256_bytes(data) for name, data in self.files.items()}
         state: dict[str, Any] = {"tree": sha256_tree(files), "files": files}
+        if self.executable:
+            state["executable"] = sorted(self.executable)
         return state if self.revision is None else state | {"revision": self.revision}
 
 
@@ -73,6 +83,7 @@ def read_source(project: Path, entry: Mapping[str, Any]) -> Source:
     return Source(
         {name: found[name][0].read_bytes() for name in sorted(found)},
         {name: f"{folder}/{name}" for name, (_, folder) in found.items()},
+        frozenset(name for name, (path, _) in found.items() if path.stat().st_mode & stat.S_IXUSR),
     )
 
 
@@ -163,13 +174,15 @@ def _kept_by_git(project: Path, tree: str) -> set[str] | None:
 def _from_git(project: Path, git: Mapping[str, Any]) -> Source:
     revision, where = git["revision"], _shown_repository(git)
     with _repository(project, git) as folder:
-        commit = _resolved(where, folder, f"{revision}^{{commit}}", f"no revision {revision!r}")
+        commit = _commit(where, folder, revision)
         tree = commit
         if path := git.get("path"):
             what = f"no folder {path!r} in {revision}"
             tree = _resolved(where, folder, f"{commit}:{path}", what)
         data = _git(where, folder, "archive", "--format=tar", tree)
+        committed_at = int(_git(where, folder, "show", "--no-patch", "--format=%ct", commit))
     files: dict[str, bytes] = {}
+    executable: set[str] = set()
     links: list[str] = []
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         for member in archive:
@@ -180,8 +193,24 @@ def _from_git(project: Path, git: Mapping[str, Any]) -> Source:
                 links.append(member.name)
                 continue
             files[member.name] = stream.read()
+            if member.mode & stat.S_IXUSR:
+                executable.add(member.name)
     _check_found(where, files, links)
-    return Source(dict(sorted(files.items())), {}, commit)
+    return Source(dict(sorted(files.items())), {}, frozenset(executable), commit, committed_at)
+
+
+def _commit(where: str, folder: Path, revision: str) -> str:
+    """Return the full name of the one commit that a revision means."""
+    try:
+        return _resolved(where, folder, f"{revision}^{{commit}}", f"no revision {revision!r}")
+    except ImageError:
+        meant = _git(where, folder, "rev-parse", f"--disambiguate={revision}").decode().split()
+        if len(meant) < 2:
+            raise
+        names = ", ".join(name[:12] for name in sorted(meant))
+        raise ImageError(
+            f"{where}: revision {revision!r} is the begin of {names}: give more of it in {IMAGES}"
+        ) from None
 
 
 def _resolved(where: str, folder: Path, name: str, otherwise: str) -> str:

@@ -64,6 +64,13 @@ def check(project: Path, name: str, entries: Entries, fetch: bool = True) -> dic
     return _checked(project, name, entries, fetch)[0]
 
 
+def checked_source(project: Path, name: str, entries: Entries) -> tuple[dict[str, Any], Source]:
+    """Return an image's source beside its state, as `check`, for a build from what was checked."""
+    state, source = _checked(project, name, entries, fetch=True)
+    assert source is not None
+    return state, source
+
+
 def _checked(
     project: Path, name: str, entries: Entries, fetch: bool
 ) -> tuple[dict[str, Any], Source | None]:
@@ -116,6 +123,8 @@ def _drift(pinned: Mapping[str, Any], now: Mapping[str, Any], source: Source) ->
         "missing": list(old.keys() - new.keys()),
     }
     lines = []
+    for path in sorted({*pinned.get("executable", ())} ^ {*now.get("executable", ())}):
+        lines.append(f"  may be executed in one of them alone: {path}")
     if pinned.get("revision") != now.get("revision"):
         lines.append(f"  commit: {now.get('revision')}, pinned is {pinned.get('revision')}")
     for kind, paths in kinds.items():
@@ -176,30 +185,46 @@ def build(
     ImageError as `check` and `archive`, and when a dependency of the image is not installed.
     """
     entry = entries[name]
-    state, source = _checked(project, name, entries, fetch=True)
-    assert source is not None
+    if entry["runtime"] == "docker":
+        raise ImageError(
+            f"{name}: is built by Docker alone (its `runtime` in {IMAGES}): set `runtime: docker` "
+            "in the configuration, or name another image there"
+        )
+    state, source = checked_source(project, name, entries)
     # From what was checked: a file that changes meanwhile is not built.
     data = archive(name, source.files)
     digest = sha256_bytes(data)
     record = {
-        "schema": SCHEMA,
-        "name": name,
+        **described(name, entries, state, source),
+        "runtime": "python-archive",
         "id": f"sha256:{digest}",
         "archive": _relative(archive_path),
         "tag": entry.get("tag", f"{name}:{digest[:12]}"),
-        "source": source_record(entry, source),
-        "tree": state["tree"],
-        "files": state["files"],
         "build_arguments": {"variant": entry["variant"]} if "variant" in entry else {},
         "dependencies": {package: _version(name, package) for package in entry["dependencies"]},
         "dependency_files": {package: _installed(package) for package in entry["dependencies"]},
         "code": code,
     }
+    write_bytes(archive_path, data)
+    write_json(record_path, record)
+    return record
+
+
+def described(
+    name: str, entries: Entries, state: Mapping[str, Any], source: Source
+) -> dict[str, Any]:
+    """Return what an image's record says whatever builds it: source, and what it differs from."""
+    entry = entries[name]
+    record = {
+        "schema": SCHEMA,
+        "name": name,
+        "source": source_record(entry, source),
+        "tree": state["tree"],
+        "files": state["files"],
+    }
     if "differs_from" in entry:
         base = entries[_base(name, entries)]["pinned"]
         record["differs_from"] = {**entry["differs_from"], "tree": base["tree"]}
-    write_bytes(archive_path, data)
-    write_json(record_path, record)
     return record
 
 

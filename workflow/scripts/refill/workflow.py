@@ -22,12 +22,14 @@ from refill.config import (
     validate,
 )
 from refill.config.load import DOCUMENT_KINDS, refuse
+from refill.container_plan import ContainerPlan
 from refill.corpora.depth import truth_depth
 from refill.engines import artifacts, java
 from refill.evidence.code import code_hash
 from refill.operations import limits
 from refill.operations.catalog import load_operations
 from refill.phases.round_plan import order, plain
+from refill.told import ToldError
 
 FIRST_PRIORITY = 10_000
 FIRST_ROUND = 20_000
@@ -40,10 +42,10 @@ SECTIONS = ("upload", "search", "draining", "steady")
 
 @contextmanager
 def as_workflow_error() -> Iterator[None]:
-    """Let a configuration error end Snakemake with its own words instead of a traceback."""
+    """Let an error that tells all end Snakemake with its own words instead of a traceback."""
     try:
         yield
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ToldError) as error:
         from snakemake.exceptions import WorkflowError
 
         raise WorkflowError(str(error)) from None
@@ -80,7 +82,8 @@ class Plans:
         self._operations = load_operations(project / "config" / "operations.yaml")
         self._native = load_native(project / "config" / "native.yaml")
         load_claims(project / "config" / "claims.yaml")
-        image = self.config["qdrant"].get("image")
+        self.containers = ContainerPlan(self.config)
+        image = self.containers.qdrant
         self.qdrant_images: list[str] = [image] if image else []
         self.rounds = self._rounds()
         if self.rounds:
@@ -88,11 +91,14 @@ class Plans:
             refuse(asked, ordered, given)
         self._proof: dict[str, Any] = self.config.get("proof", {"form": "none"})
         wanted = self._proof["form"] != "none"
+        if wanted:
+            self._proof = self.containers.proof(self._proof)
         self.proof_images: list[str] = list(self._proof["images"].values()) if wanted else []
-        named = [*self.qdrant_images, *self._gateway_images(), *self.proof_images]
+        named = [*self.qdrant_images, *self._round_images(), *self.proof_images]
         self.images = list(dict.fromkeys(named))
         for name in self.images:
-            images.check(project, name, self._entries, fetch=False)
+            if name not in self.containers.pulled:
+                images.check(project, name, self._entries, fetch=False)
         self.native_engines = self._native_engines()
         self.corpus_name: str = self.config["corpus"]["name"]
         corpora = self.config["corpora"]
@@ -143,9 +149,11 @@ class Plans:
         return needs.one_round(self.round_counts, operations, limit_s)
 
     def image(self, name: str) -> dict[str, Any]:
-        """Give the plan of building an image."""
-        entries = images.needed(self._entries, name)
-        return self._plan("build_image.py", name=name, entries=entries)
+        """Give the plan of building an image, or of pulling one."""
+        values = self.containers.image(name)
+        if name not in self.containers.pulled:
+            values["entries"] = images.needed(self._entries, name)
+        return self._plan("build_image.py", name=name, **values)
 
     def corpus(self, name: str) -> dict[str, Any]:
         """Give the plan of preparing a corpus."""
@@ -163,6 +171,12 @@ class Plans:
                 corpus["points"],
             ),
         )
+
+    def corpus_size(self, name: str) -> str:
+        """Say how large a corpus of vectors is, as far as the configuration knows."""
+        corpus, spec = self.config["corpus"], self.config["corpora"][name]
+        dimension = f" of {spec['dimension']} dimensions" if "dimension" in spec else ""
+        return f"{corpus['points']} points and {corpus['queries']} queries{dimension}"
 
     def documents(self, name: str) -> dict[str, Any]:
         """Give the plan of preparing a corpus of documents."""
@@ -192,8 +206,11 @@ class Plans:
             operations=plain(self._operations),
             counts=self.round_counts,
             gateway_image=rounds["images"][image],
+            qdrant_image=self.containers.qdrant,
+            valkey_image=self.containers.valkey,
             qdrant=self.config["qdrant"],
-            cpus=self.cpus,
+            cpus=self.containers.round_cpus(self.config["qdrant"]["cpus"], self.cpus),
+            **self.containers.measurement("host", "budget"),
             native_specs={name: self._native[name] for name in self.native_engines},
             **{key: rounds[key] for key in kept},
         )
@@ -205,6 +222,8 @@ class Plans:
         is noticed.
         """
         native = self.config["rounds"]["native"]
+        if self.containers.used and native[name]["url"] is None:
+            return self._plan("prepare_engine.py", name=name, **self.containers.native_engine(name))
         return self._plan(
             "prepare_engine.py",
             name=name,
@@ -240,6 +259,11 @@ class Plans:
         """Give the native engines that the rounds measure."""
         engines = self.config.get("rounds", {}).get("engines", [])
         return [engine for engine in engines if engine != "gateway"] if self.rounds else []
+
+    def _round_images(self) -> list[str]:
+        """Give the images that only rounds need: both gateways and, in containers, Valkey."""
+        valkey = self.containers.valkey
+        return [*self._gateway_images(), *([valkey] if valkey and self.rounds else [])]
 
     def _gateway_images(self) -> list[str]:
         # In an A/A run both arms are one image.
@@ -280,6 +304,7 @@ class Plans:
             seed=corpus["seed"],
             qdrant=self.config["qdrant"],
             cpus=self.cpus,
+            **self.containers.measurement("host"),
             entry=entry,
             defaults=optimizers["defaults"],
             hnsw_defaults=optimizers["hnsw_defaults"],

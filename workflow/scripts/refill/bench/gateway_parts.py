@@ -6,16 +6,17 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from refill.bench import cpu
+from refill.contexts import OpensParts
 from refill.corpora.documents import Documents
 from refill.engines import gateway, qdrant, valkey
-from refill.engines.description import Description
+from refill.engines.description import Description, archive_program
 from refill.load.clients import Clients
 from refill.load.loops import Job, Row
 from refill.load.prepared import Prepared
@@ -34,7 +35,7 @@ TTL_S = 600
 MAX_ENTRY_BYTES = 262_144
 
 
-class Parts:
+class Parts(OpensParts):
     """One Valkey and one Qdrant, and gateways over them. Used as a context.
 
     Args:
@@ -49,36 +50,26 @@ class Parts:
         folder: Path,
         wrap_valkey: Callable[[Sequence[str]], Sequence[str]] | None = None,
     ) -> None:
+        super().__init__()
         self._archives = archives
         self._folder = folder
         self._wrap_valkey = wrap_valkey
-        self._open = ExitStack()
         self._started = 0
         self._engines: dict[str, ProcessEngine] = {}
         self._gateways: dict[Address, ProcessEngine] = {}
 
-    def __enter__(self) -> Self:
-        try:
-            self._password = valkey.new_password()
-            server = valkey.server(valkey.find_binary(None), self._password, START_S)
-            if (wrap := self._wrap_valkey) is not None:
-                plain = server.command
-                server = replace(server, command=lambda place: wrap(plain(place)))
-            self.valkey = self._started_engine("valkey", server)
-            self.control = valkey.Control(self.valkey, self._password)
-            self._open.callback(self.control.close)
-            cpus = len(os.sched_getaffinity(0))
-            embedded = qdrant.embedded(self._archives["qdrant"], cpus, START_S)
-            self.qdrant = self._started_engine("qdrant", embedded)
-        except BaseException:
-            self._open.close()
-            raise
-        return self
-
-    def __exit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
-        self._open.close()
+    def _start(self) -> None:
+        self._password = valkey.new_password()
+        server = valkey.server([str(valkey.find_binary(None))], self._password, START_S)
+        if (wrap := self._wrap_valkey) is not None:
+            plain = server.command
+            server = replace(server, command=lambda place: wrap(plain(place)))
+        self.valkey = self._started_engine("valkey", server)
+        self.control = valkey.Control(self.valkey, self._password)
+        self._open.callback(self.control.close)
+        cpus = len(os.sched_getaffinity(0))
+        embedded = qdrant.embedded(archive_program(self._archives["qdrant"]), cpus, START_S)
+        self.qdrant = self._started_engine("qdrant", embedded)
 
     def _started_engine(self, name: str, description: Description) -> Address:
         self._engines[name] = self._open.enter_context(self._engine(name, description))
@@ -116,7 +107,8 @@ class Parts:
             "start_timeout_s": START_S,
         }
         backends = gateway.Backends(self.valkey, self._password, behind or self.qdrant, None)
-        described = gateway.archive(self._archives[image], image, backends, serving, settings)
+        program = archive_program(self._archives[image])
+        described = gateway.server(program, image, backends, serving, settings)
         with self._engine(f"gateway-{self._started}", described) as engine:
             self._gateways[engine.address] = engine
             yield engine.address

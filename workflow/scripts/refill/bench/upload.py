@@ -13,6 +13,7 @@ from qdrant_client.models import Distance, OptimizersConfigDiff, VectorParams
 
 from refill.corpora.store import Corpus
 from refill.engines import qdrant
+from refill.engines.description import archive_program
 from refill.engines.qdrant import COLLECTION, VECTOR, Api, UploadSource
 from refill.load.clients import Clients
 from refill.load.loops import Job, Row
@@ -41,7 +42,7 @@ def measure(image: Mapping[str, Any], root: Path, corpus: Path, rounds: int = 3)
     for _ in range(rounds):
         for way, upload in (("driver", _driver), ("upload_collection", _client)):
             with tempfile.TemporaryDirectory() as folder:
-                description = qdrant.embedded(root / image["archive"], 2, 30.0)
+                description = qdrant.embedded(archive_program(root / image["archive"]), 2, 30.0)
                 with ProcessEngine(
                     description, Path(folder) / "data", Path(folder) / "log"
                 ) as engine:

@@ -18,9 +18,18 @@ from refill.config.yamlfile import read_yaml
 from refill.corpora.depth import MAX_DEPTH, deleted_share, wanted_depth
 
 ENGINES = ("image", "binary", "url")
+DOCKER = "docker"
 # Kinds of corpora that hold documents; all others hold vectors.
 DOCUMENT_KINDS = ("flights",)
 NATIVE_ENGINES = ("elasticsearch", "opensearch")
+# What names a program of this machine, and what takes its place.
+_NOT_IN_CONTAINERS: Mapping[Where, str] = {
+    ("qdrant", "binary"): "docker.qdrant",
+    ("qdrant", "url"): "docker.qdrant",
+    ("rounds", "valkey", "binary"): "docker.valkey",
+    ("rounds", "native", "opensearch", "home"): "docker.opensearch",
+    ("rounds", "native", "elasticsearch", "home"): "docker.elasticsearch",
+}
 
 
 def load(
@@ -62,6 +71,7 @@ def validate(
     filled: dict[str, Any] = schemas.fill_defaults("config.schema.yaml", config)
     found = [*_check_corpus(filled), *_check_engine(filled, project)]
     found += [*_check_rounds(filled, project), *_check_proof(filled, project)]
+    found += _check_docker(filled, project)
     known = load_optimizers(project / "config/optimizers.yaml")
     found += [*_check_draining(filled), *_check_runs(filled, known), *_check_truth(filled, known)]
     if found:
@@ -238,6 +248,42 @@ def _check_engine(config: Mapping[str, Any], project: Path) -> list[Problem]:
         text = f"{qdrant['binary']!r} is no program that can be started: give the path of a Qdrant "
         return [Problem(("qdrant", "binary"), text + "server, relative to the working folder")]
     return []
+
+
+def _check_docker(config: Mapping[str, Any], project: Path) -> list[Problem]:
+    """Check the images of containers, and that nothing is asked for that containers do not use."""
+    found = []
+    images = load_images(project / "config/images.yaml")
+    if config["runtime"] != DOCKER:
+        for where, name in _named_images(config):
+            if images.get(name, {}).get("runtime") == DOCKER:
+                text = f"{name} has `runtime: docker` in config/images.yaml, which this run has "
+                found.append(Problem(where, f"{text}not: set `runtime: docker` here, too"))
+        return found
+    for name in ("valkey", "qdrant"):
+        given = {key: value for key, value in config["docker"][name].items() if value is not None}
+        if len(given) != 1:
+            text = f"needs exactly one of pull and image, has {', '.join(given) or 'none'}"
+            found.append(Problem(("docker", name), f"{text}: set the other to null"))
+        elif "image" in given and (unfit := _unfit(given["image"], name, images)) is not None:
+            found.append(Problem(("docker", name, "image"), unfit))
+    for where, instead in _NOT_IN_CONTAINERS.items():
+        value: Any = config
+        for key in where:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if value is not None:
+            text = f"is not used with `runtime: docker`: set {instead} and this to null"
+            found.append(Problem(where, text))
+    return found
+
+
+def _named_images(config: Mapping[str, Any]) -> list[tuple[Where, str]]:
+    """Give the images that are named outside of `docker`, with their places."""
+    named: dict[Where, Any] = {("qdrant", "image"): config["qdrant"].get("image")}
+    for section in ("rounds", "proof"):
+        for arm, image in config.get(section, {}).get("images", {}).items():
+            named[section, "images", arm] = image
+    return [(where, name) for where, name in named.items() if name]
 
 
 def _startable(program: str) -> bool:

@@ -56,8 +56,20 @@ def open_source(spec: Mapping[str, Any], name: str, path: Path) -> Source:
     """Open the file of a corpus; a package's file is its member, of the kind its suffix says.
 
     Raises:
-        CorpusError: not such a file, no such column, or not floating-point vectors.
+        CorpusError: not such a file, no such column, not floating-point vectors, or of another
+            dimension than the configuration says.
     """
+    source = _open(spec, name, path)
+    wanted = spec.get("dimension", source.dimension)
+    if source.dimension != wanted:
+        problem = f"its vectors have {source.dimension} dimensions, the configuration says {wanted}"
+        raise CorpusError(
+            name, source.file, "dimension", problem, "give the right file, or mend it"
+        )
+    return source
+
+
+def _open(spec: Mapping[str, Any], name: str, path: Path) -> Source:
     kind = spec["kind"]
     if kind == "package":
         suffix = path.suffix.lower()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +16,20 @@ class EngineError(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a runtime puts an engine: its port and its folder for data."""
+    """Where a runtime puts an engine: its port, its folder for data, and the address to listen on.
+
+    In a container all three are the container's own; the port is published to loopback only.
+    """
 
     port: int
     storage: Path
+    host: str = "127.0.0.1"
+
+
+def archive_program(archive: Path) -> list[str]:
+    """Give the words that run an image's Python archive as a process of this machine."""
+    # It starts in a folder of its own, where a relative path would mean another file.
+    return [sys.executable, str(archive.resolve())]
 
 
 @dataclass(frozen=True)
@@ -27,8 +38,11 @@ class Description:
 
     Attributes:
         name: the engine's name in records and messages.
-        command: gives the command line for a place.
+        command: gives the command line for a place; in a container, what stands behind the
+            image's entry point.
         environment: variables that are set for it, beside the runtime's own.
+        variables: gives those that depend on the place; None: there are none.
+        data: folder in which an image keeps its data; None: the runtime's choice.
         ready: asks the engine at an address whether it can serve; False or an OSError: not yet.
         start_timeout_s: how long it may take until it is ready.
         user: user that it is run as when this process is root's, for engines that refuse root.
@@ -46,3 +60,9 @@ class Description:
     cpus: int | None = None
     standard_input: Callable[[Place], bytes] | None = None
     input_ends: bool = False
+    variables: Callable[[Place], Mapping[str, str]] | None = None
+    data: str | None = None
+
+    def variables_at(self, place: Place) -> dict[str, str]:
+        """Give all variables that are set for a place."""
+        return {**self.environment, **(self.variables(place) if self.variables else {})}

@@ -1,17 +1,14 @@
 """The gateway under test: how it is run, loaded with documents, and asked for its counters.
 
 It speaks part of Elasticsearch's REST API over Qdrant, with coordination and a response cache in
-Valkey (`images/gateway`). It is one more process of this machine; all that is known of it here
-goes over HTTP.
+Valkey (`images/gateway`). All that is known of it here goes over HTTP.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from refill.engines.description import Description, EngineError, Place
@@ -23,7 +20,7 @@ PREFIX = "REFILL_GATEWAY_"
 
 @dataclass(frozen=True)
 class Backends:
-    """What a gateway works on, and the secrets that it needs there."""
+    """What a gateway works on, as it reaches them, and the secrets that it needs there."""
 
     valkey: Address
     valkey_password: str
@@ -31,17 +28,17 @@ class Backends:
     qdrant_api_key: str | None
 
 
-def archive(
-    path: Path,
+def server(
+    program: Sequence[str],
     image_id: str,
     backends: Backends,
     serving: bool,
     settings: Mapping[str, Any],
 ) -> Description:
-    """Describe a gateway that runs from an image's archive.
+    """Describe a gateway.
 
     Args:
-        path: the Python archive.
+        program: what starts it; empty for a container, whose image knows.
         image_id: identity of the image; part of what a cached response is bound to.
         backends: the Valkey and the Qdrant of this run.
         serving: whether responses are served from the cache and published into it.
@@ -62,7 +59,6 @@ def archive(
             f"gateway: it reaches Qdrant by http://host:port only, not {backends.qdrant.url}"
         )
     environment = {
-        "HOST": "127.0.0.1",
         "VALKEY": f"{backends.valkey.host}:{backends.valkey.port}",
         "VALKEY_PASSWORD": backends.valkey_password,
         "QDRANT_URL": backends.qdrant.url,
@@ -75,15 +71,16 @@ def archive(
         "BUILD": image_id,
     }
 
-    def command(place: Place) -> Sequence[str]:
-        return ["env", f"{PREFIX}PORT={place.port}", sys.executable, str(path.resolve())]
+    def variables(place: Place) -> Mapping[str, str]:
+        return {f"{PREFIX}HOST": place.host, f"{PREFIX}PORT": str(place.port)}
 
     return Description(
         "gateway",
-        command,
+        lambda _: list(program),
         is_ready,
         {PREFIX + name: value for name, value in environment.items()},
         settings["start_timeout_s"],
+        variables=variables,
     )
 
 
@@ -112,7 +109,6 @@ class Api(DocumentsApi):
         version, stats = self.call("GET", "/")["version"], self.call("GET", "/_refill/stats")
         return {
             "name": "gateway",
-            "runtime": "process",
             "version": f"Elasticsearch API {version['number']} ({version['build_type']})",
             "build": stats["build"],
             "serving": stats["serving"],

@@ -57,6 +57,23 @@ class Node:
 
 
 @dataclass(frozen=True)
+class Image:
+    """How a published image is told what a node is to be.
+
+    Its entry point takes every variable whose name has a dot for a setting of the node.
+
+    Attributes:
+        data: folder in which it keeps its data.
+        java_options: variable with further arguments of Java.
+        variables: what switches off what a home of artifacts does not know either.
+    """
+
+    data: str
+    java_options: str
+    variables: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class Dialect:
     """Where the two differ in how they are started.
 
@@ -68,6 +85,7 @@ class Dialect:
         standard_input: gives what it reads there, from its settings, its folder of settings and
             its folder of logs; None: nothing.
         environment: variables that are set for it, by its folder for temporary files.
+        image: how the published image is told all that.
     """
 
     name: str
@@ -76,6 +94,7 @@ class Dialect:
     start: Callable[[Path], Sequence[str]]
     standard_input: Callable[[Mapping[str, str], Path, Path], bytes] | None
     environment: Callable[[Path], Mapping[str, str]]
+    image: Image
 
 
 LOGGING = """\
@@ -89,21 +108,18 @@ rootLogger.appenderRef.console.ref = console
 """
 
 
-def node_settings(home: Path, storage: Path, port: int, cpus: int) -> dict[str, str]:
-    """Give the settings of a single node on loopback, without what makes noise.
+def node_settings(place: Place, cpus: int) -> dict[str, str]:
+    """Give the settings of a single node, without what makes noise.
 
     Checks of a production node (`vm.max_map_count`, open files) only warn on such a node.
     """
     return {
-        "path.home": str(home),
-        "path.data": str(storage / "data"),
-        "path.logs": str(storage / "logs"),
         "cluster.name": "refill",
         "node.name": "refill",
         "node.processors": str(cpus),
         "discovery.type": "single-node",
-        "network.host": "127.0.0.1",
-        "http.port": str(port),
+        "network.host": place.host,
+        "http.port": str(place.port),
         "transport.port": "0",
         "action.auto_create_index": "false",
         # A disk that is nearly full must not lock the index in the middle of a round.
@@ -116,8 +132,12 @@ def describe(dialect: Dialect, node: Node) -> Description:
 
     def settings_of(place: Place) -> dict[str, str]:
         home = _home(place)
-        found = node_settings(home, place.storage, place.port, node.budget.cpus)
-        return {**found, **dialect.settings(home)}
+        paths = {
+            "path.home": str(home),
+            "path.data": str(place.storage / "data"),
+            "path.logs": str(place.storage / "logs"),
+        }
+        return {**paths, **node_settings(place, node.budget.cpus), **dialect.settings(home)}
 
     def _home(place: Place) -> Path:
         return node.readable(node.home, place.storage / "home")
@@ -130,17 +150,17 @@ def describe(dialect: Dialect, node: Node) -> Description:
         # `path.home` is no setting of the file: both take it from elsewhere.
         lines = [f"{k}: {_quoted(v)}\n" for k, v in settings_of(place).items() if k != "path.home"]
         (config / f"{dialect.name}.yml").write_text("".join(lines))
-        temporary = place.storage / "temporary"
-        variables = {"HOME": str(temporary), **dialect.environment(temporary)}
         return [
-            "env",
-            *(f"{key}={value}" for key, value in variables.items()),
             str(node.java.program),
             *java_flags(node.java, node.budget),
-            f"-Djava.io.tmpdir={temporary}",
+            f"-Djava.io.tmpdir={place.storage / 'temporary'}",
             *dialect.flags(home, config, place.storage),
             *dialect.start(home),
         ]
+
+    def variables(place: Place) -> Mapping[str, str]:
+        temporary = place.storage / "temporary"
+        return {"HOME": str(temporary), **dialect.environment(temporary)}
 
     given = dialect.standard_input
 
@@ -158,7 +178,30 @@ def describe(dialect: Dialect, node: Node) -> Description:
         node.user,
         node.budget.cpus,
         standard_input if given else None,
+        variables=variables,
     )
+
+
+def container(dialect: Dialect, budget: Budget, start_timeout_s: float) -> Description:
+    """Describe a node of the published image: its own Java, flags and paths, our settings."""
+
+    def variables(place: Place) -> Mapping[str, str]:
+        return node_settings(place, budget.cpus)
+
+    return Description(
+        dialect.name,
+        lambda _: [],
+        is_ready({}),
+        {**dialect.image.variables, dialect.image.java_options: " ".join(heap_flags(budget))},
+        start_timeout_s,
+        variables=variables,
+        data=dialect.image.data,
+    )
+
+
+def heap_flags(budget: Budget) -> list[str]:
+    """Give the arguments of Java that set the heap; all else of a published image is its own."""
+    return [f"-Xms{budget.heap}", f"-Xmx{budget.heap}"]
 
 
 def java_flags(java: Java, budget: Budget) -> list[str]:
@@ -168,7 +211,7 @@ def java_flags(java: Java, budget: Budget) -> list[str]:
     """
     buffers = _bytes(budget.heap) // HEAP_SHARE_OF_BUFFERS
     flags = [
-        f"-Xms{budget.heap}", f"-Xmx{budget.heap}", f"-XX:MaxDirectMemorySize={buffers}",
+        *heap_flags(budget), f"-XX:MaxDirectMemorySize={buffers}",
         f"-XX:ActiveProcessorCount={budget.cpus}", "-XX:+UseG1GC", "-Xss1m",
         "-XX:-OmitStackTraceInFastThrow", "-XX:-UsePerfData",
         "-Dfile.encoding=UTF-8", "-Djava.awt.headless=true", "-Djna.nosys=true",

@@ -7,9 +7,8 @@ Source of the shapes: Qdrant 1.19's OpenAPI document. What one of the two engine
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,38 +27,66 @@ UNKNOWN = float("nan")
 NOT_QDRANT = ": is this a Qdrant server of version 1.19 or newer?"
 # `status` of an optimization that is not over yet.
 ACTIVE = "optimizing"
+# Where the published image keeps its data.
+IMAGE_DATA = "/qdrant/storage"
 
 
-def embedded(archive: Path, cpus: int, start_timeout_s: float) -> Description:
-    """Describe the embedded Qdrant: a Python archive that was built from `images/qdrant-edge`."""
+def embedded(program: Sequence[str], cpus: int, start_timeout_s: float) -> Description:
+    """Describe the embedded Qdrant that is built from `images/qdrant-edge`.
+
+    Args:
+        program: what starts it; empty for a container, whose image knows.
+        cpus: CPUs that it may use.
+        start_timeout_s: until it must be ready.
+    """
 
     def command(place: Place) -> Sequence[str]:
-        return [
-            sys.executable, str(archive.resolve()),
-            "--storage", str(place.storage), "--host", "127.0.0.1", "--port", str(place.port),
-        ]  # fmt: skip
+        where = ["--storage", str(place.storage), "--host", place.host, "--port", str(place.port)]
+        return [*program, *where]
 
     return Description("qdrant", command, is_ready, {"QDRANT_NUM_CPUS": str(cpus)}, start_timeout_s)
 
 
-def server(binary: Path, cpus: int, start_timeout_s: float) -> Description:
-    """Describe a Qdrant server that is started from its binary."""
+def server(program: Sequence[str], cpus: int, start_timeout_s: float) -> Description:
+    """Describe a Qdrant server.
 
-    def command(place: Place) -> Sequence[str]:
-        grpc = free_port()
-        settings = {
-            "QDRANT__SERVICE__HOST": "127.0.0.1",
+    Args:
+        program: the path of its binary; empty for a container, whose image knows.
+        cpus: CPUs that it may use.
+        start_timeout_s: until it must be ready.
+    """
+
+    def variables(place: Place) -> Mapping[str, str]:
+        return {
+            "QDRANT__SERVICE__HOST": place.host,
             "QDRANT__SERVICE__HTTP_PORT": str(place.port),
-            "QDRANT__SERVICE__GRPC_PORT": str(grpc),
+            "QDRANT__SERVICE__GRPC_PORT": str(free_port()),
             "QDRANT__STORAGE__STORAGE_PATH": str(place.storage / "storage"),
             "QDRANT__STORAGE__SNAPSHOTS_PATH": str(place.storage / "snapshots"),
             "QDRANT__TELEMETRY_DISABLED": "true",
         }
-        # It starts in a folder of its own, where a relative path would mean another file.
-        program = str(binary.absolute())
-        return ["env", *(f"{name}={value}" for name, value in settings.items()), program]
 
-    return Description("qdrant", command, is_ready, {"QDRANT_NUM_CPUS": str(cpus)}, start_timeout_s)
+    return Description(
+        "qdrant",
+        lambda _: list(program),
+        is_ready,
+        {"QDRANT_NUM_CPUS": str(cpus)},
+        start_timeout_s,
+        variables=variables,
+    )
+
+
+def container(image: Mapping[str, Any], cpus: int, start_timeout_s: float) -> Description:
+    """Describe a Qdrant in a container: the embedded one, built here, or the published server.
+
+    Args:
+        image: record of the image.
+        cpus: CPUs that it may use.
+        start_timeout_s: until it must be ready.
+    """
+    if "reference" not in image:
+        return embedded([], cpus, start_timeout_s)
+    return replace(server([], cpus, start_timeout_s), data=IMAGE_DATA)
 
 
 def external(start_timeout_s: float) -> Description:

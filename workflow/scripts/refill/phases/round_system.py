@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from refill.contexts import OpensParts
 from refill.corpora.documents import Documents
 from refill.engines.description import EngineError
 from refill.load.wire import Address
@@ -26,7 +26,7 @@ EXPLAIN_S = 1.0
 Opener = Callable[[], NativeParts]
 
 
-class RoundSystem:
+class RoundSystem(OpensParts):
     """The engines of a round. Used as a context: leaving it ends all of them.
 
     Args:
@@ -49,34 +49,24 @@ class RoundSystem:
         logs: Path,
         say: Callable[[str], None],
     ) -> None:
+        super().__init__()
         self.stack = stack
         self._openers = dict(natives)
         self._scratch = scratch
         self._logs = logs
         self._say = say
-        self._open = ExitStack()
         self._ends: dict[str, ExitStack] = {}
         self.natives: dict[str, NativeEngine] = {}
         self.measured: list[NativeEngine] = []
         self.absent: dict[str, str] = {}
         self.failed: dict[str, str] = {}
 
-    def __enter__(self) -> Self:
-        try:
-            self._open.enter_context(self.stack)
-            for name, opener in self._openers.items():
-                self._start(name, opener)
-        except BaseException:
-            self._open.close()
-            raise
-        return self
+    def _start(self) -> None:
+        self._open.enter_context(self.stack)
+        for name, opener in self._openers.items():
+            self._start_native(name, opener)
 
-    def __exit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
-        self._open.close()
-
-    def _start(self, name: str, opener: Opener) -> None:
+    def _start_native(self, name: str, opener: Opener) -> None:
         try:
             parts = opener()
         except EngineError as error:

@@ -56,8 +56,9 @@ class Client:
         """Send a call and do not wait."""
         if self._connection is None:
             make: Any = Connection
+            address = self._server.engine.address
             self._connection = make(
-                host="127.0.0.1", port=self._server.port, password=self._server.password,
+                host=address.host, port=address.port, password=self._server.password,
                 retry=Retry(NoBackoff(), 0), socket_timeout=10.0,
             )  # fmt: skip
             self._connection.connect()
@@ -121,9 +122,7 @@ class Episode:
             deadline = time.monotonic() + wait
             while time.monotonic() < deadline:
                 pass  # shorter than any sleep
-            assert self._server.process is not None
-            self._server.process.kill()
-            self._server.process.wait()
+            self._server.engine.kill()
             self.world.counts["kills"] += 1
         for client in waiting:
             client.receive()

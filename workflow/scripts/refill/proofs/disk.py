@@ -13,9 +13,8 @@ import struct
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from refill.contexts import OpensParts
 from refill.engines.description import EngineError
 from refill.processes import wait_for
 from refill.proofs.findings import NotRunError
@@ -36,7 +35,7 @@ class DiskError(EngineError):
     """A command on the disk failed; the text has its words."""
 
 
-class Disk:
+class Disk(OpensParts):
     """A file system in a file. Used as a context: leaving it unmounts, detaches and removes it.
 
     Args:
@@ -48,13 +47,14 @@ class Disk:
     """
 
     def __init__(self, kind: str, folder: Path) -> None:
+        super().__init__()
         self._kind = kind
         self._folder = folder.resolve()
         self._image = self._folder / IMAGE_NAME
         self.mount_point = self._folder / "mounted"
         self._device = ""
 
-    def __enter__(self) -> Self:
+    def _start(self) -> None:
         if os.geteuid() != 0:
             raise NotRunError(f"needs root for a loop device; {_HOW}")
         for program, package in (
@@ -63,25 +63,16 @@ class Disk:
             if shutil.which(program) is None:
                 raise NotRunError(f"no {program} on PATH (Debian: apt-get install {package})")
         remove_leftovers(self._folder)
+        self._open.callback(remove_leftovers, self._folder)
         self.mount_point.mkdir(parents=True)
+        with self._image.open("wb") as file:
+            file.truncate(IMAGE_BYTES)
+        _run([*_MAKE[self._kind], str(self._image)])
         try:
-            with self._image.open("wb") as file:
-                file.truncate(IMAGE_BYTES)
-            _run([*_MAKE[self._kind], str(self._image)])
-            try:
-                self._device = _run(["losetup", "--find", "--show", str(self._image)]).strip()
-                self._mount()
-            except DiskError as error:
-                raise NotRunError(f"no loop device with {self._kind} here: {error}") from error
-        except BaseException:
-            self._remove()
-            raise
-        return self
-
-    def __exit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
-        self._remove()
+            self._device = _run(["losetup", "--find", "--show", str(self._image)]).strip()
+            self._mount()
+        except DiskError as error:
+            raise NotRunError(f"no loop device with {self._kind} here: {error}") from error
 
     def _mount(self) -> None:
         _run(["mount", "-t", self._kind, self._device, str(self.mount_point)])
@@ -103,10 +94,12 @@ class Disk:
             DiskError: it cannot be unmounted, or not mounted any more.
         """
         _unmount(self.mount_point)
+        # A container that starts takes all mounts along for a moment. Mounted again meanwhile, it
+        # would be the same file system still, without its power.
+        alive = Path("/sys/fs") / self._kind / Path(self._device).name
+        if not wait_for(lambda: not alive.exists(), UNMOUNT_S, 0.01):
+            raise DiskError(f"{self._kind} on {self._device}: another mount namespace holds it")
         self._mount()
-
-    def _remove(self) -> None:
-        remove_leftovers(self._folder)
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -116,12 +109,20 @@ def remove_leftovers(folder: Path) -> None:
         DiskError: something of it is still in use.
     """
     image, mount_point = folder / IMAGE_NAME, folder / "mounted"
-    if mount_point.is_mount():
+    if _is_mounted(mount_point):
         _unmount(mount_point)
     if image.exists():
         for line in _run(["losetup", "--associated", str(image)]).splitlines():
             _run(["losetup", "--detach", line.partition(":")[0]])
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_mounted(mount_point: Path) -> bool:
+    """Say whether a path is a mount point; it cannot be asked itself once its power is cut."""
+    # proc(5): the fifth field, with a space, tab, newline and backslash in octal.
+    escaped = str(mount_point).translate({ord(c): f"\\{ord(c):03o}" for c in " \t\n\\"})
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return any(line.split(" ")[4] == escaped for line in lines)
 
 
 def _unmount(mount_point: Path) -> None:

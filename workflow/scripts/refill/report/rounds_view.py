@@ -112,7 +112,8 @@ def _engines(records: Sequence[Record]) -> list[str]:
         for engine in record["engines"].values():
             title = str(engine.get("title") or engine["name"])
             version = "" if engine.get("embedded") else f" {engine.get('version')}"
-            found.append(f"{title}{version}")
+            place = " (docker)" if engine.get("runtime") == "docker" else ""
+            found.append(f"{title}{version}{place}")
     return list(dict.fromkeys(found))
 
 
