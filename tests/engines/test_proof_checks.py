@@ -171,6 +171,35 @@ def test_what_a_killed_proof_left_mounted_is_removed(tmp_path: Path) -> None:
 
 @root
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
+def test_a_disk_comes_back_with_its_power_although_others_hold_its_mount(
+    kind: str, tmp_path: Path
+) -> None:
+    """A container that starts has a copy of all mounts for a moment, and keeps the disk alive."""
+    if shutil.which(f"mkfs.{kind}") is None and not os.environ.get("CI"):
+        pytest.skip(f"no mkfs.{kind}")
+    with Disk(kind, tmp_path / "a disk") as disk:
+        synced = disk.mount_point / "synced"
+        synced.write_text("kept")
+        handle = os.open(synced, os.O_RDONLY)
+        os.fsync(handle)
+        os.close(handle)
+        with subprocess.Popen(
+            ["unshare", "--mount", "sh", "-c", "echo ready; sleep 1"], stdout=subprocess.PIPE
+        ) as holder:
+            assert holder.stdout
+            assert holder.stdout.readline() == b"ready\n"
+            disk.cut()
+            with pytest.raises(OSError, match="Input/output error"):
+                synced.with_name("more").write_text("lost")
+            disk.come_back()
+        assert synced.read_text() == "kept"
+        synced.with_name("more").write_text("written")
+        disk.cut()
+    assert not (tmp_path / "a disk").exists()
+
+
+@root
+@pytest.mark.parametrize("kind", ["ext4", "xfs"])
 def test_a_server_that_does_not_sync_fails_the_check_of_one_that_does(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

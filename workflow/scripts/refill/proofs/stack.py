@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import socket
 import time
 from dataclasses import replace
 from typing import Any, Self
@@ -13,7 +12,7 @@ from typing import Any, Self
 from refill.contexts import OpensParts
 from refill.engines import gateway
 from refill.engines.description import Description, EngineError
-from refill.load.wire import Address
+from refill.load.wire import Address, Connection, WireError, prepare
 from refill.proofs.calls import NAMESPACE
 from refill.proofs.engines import GATEWAY, QDRANT, Engine
 from refill.proofs.findings import NotRunError
@@ -22,6 +21,7 @@ from refill.proofs.subject import Subject
 START_S = 60.0
 RECOVER_GRACE_S = 0.1
 REQUEST_S = 30.0
+LISTEN_S = 5.0
 SETTINGS = {
     "ttl_s": 600, "max_entry_bytes": 262_144, "namespace": NAMESPACE, "start_timeout_s": START_S,
 }  # fmt: skip
@@ -122,7 +122,14 @@ class Stack(OpensParts):
 
 
 def _listens(address: Address) -> bool:
-    socket.create_connection((address.host, address.port), 1.0).close()
+    """Say whether it answers at all: a container's port takes connections before that."""
+    connection = Connection(address, LISTEN_S)
+    try:
+        connection.request(prepare(address, "GET", "/"))
+    except WireError as error:
+        raise ConnectionError(str(error)) from error
+    finally:
+        connection.close()
     return True
 
 
