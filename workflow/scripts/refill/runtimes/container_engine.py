@@ -18,6 +18,7 @@ from refill.runtimes.budget import departures
 from refill.runtimes.cgroups import Limits
 from refill.runtimes.container import END_TIMEOUT_S, LOOPBACK, Container, Program, Surroundings
 from refill.runtimes.counters import container_resources
+from refill.runtimes.network import Opener, published_cost
 from refill.runtimes.process import (
     FULL_BELOW_BYTES,
     LOG_LINES,
@@ -45,6 +46,7 @@ class ContainerEngine:
     Attributes:
         address: where it is reached: the port that is published on loopback.
         inner: its name and port on the run's network, for other containers.
+        network: what its published port costs a client, once it was measured.
     """
 
     runtime = "docker"
@@ -79,6 +81,7 @@ class ContainerEngine:
         self._container = Container(around, program, self._data)
         self._logged = 0
         self._verified = False
+        self.network: dict[str, Any] | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -318,6 +321,10 @@ class ContainerEngine:
                 "network": "published port",
             },
         }
+
+    def measure_network(self, opener: Opener) -> None:
+        """Measure what its published port costs a client; `network` then holds it."""
+        self.network = published_cost(self.address, self.container_address(), opener)
 
     def container_address(self) -> Address | None:
         """Give its own address on the run's network; None when it has none."""
