@@ -133,7 +133,7 @@ def test_an_engine_that_fails_leaves_its_log_and_nothing_else(
     ):
         pass
     with (
-        pytest.raises(EngineError, match=r"engine cannot be started.*No such image"),
+        pytest.raises(EngineError, match=r"engine cannot be started.*[Nn]o such image"),
         run.engine(description(), "sha256:" + "0" * 64, tmp_path / "log3", shared=False),
     ):
         pass

@@ -68,8 +68,11 @@ def test_three_engines_share_one_budget_and_another_has_its_own(
 def test_memory_beyond_the_budget_ends_the_engine_shared_or_not(
     docker_client: Any, image: str, tmp_path: Path
 ) -> None:
+    # Podman does not tell why a container of version 1's groups was killed.
+    tells = "Podman" not in str(docker_client.version()["Components"])
+    alone = ", out of the memory of its budget" if tells else ""
     with ContainerRun(docker_client, SMALL, budgets=2) as run:
-        for shared, why in ((False, ", out of the memory of its budget"), (True, "")):
+        for shared, why in ((False, alone), (True, "")):
             greedy = run.engine(description(GREEDY), image, tmp_path / "log", shared)
             ended = rf"engine has ended \(signal SIGKILL{why}"
             with pytest.raises(EngineError, match=ended), greedy:
