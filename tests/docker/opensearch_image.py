@@ -24,8 +24,8 @@ ENTRY = """\
 import os
 import re
 
-given = {key: value for key, value in os.environ.items() if re.match(r"[a-z0-9_]+\\.[a-z0-9_]+", key)}
-settings = [f"-E{key}={value}" for key, value in given.items()]
+dotted = re.compile(r"[a-z0-9_]+\\.[a-z0-9_]+")
+settings = [f"-E{key}={value}" for key, value in os.environ.items() if dotted.match(key)]
 options = os.environ.get("OPENSEARCH_JAVA_OPTS", "").split()
 os.execv(COMMAND[0], [COMMAND[0], *options, *COMMAND[1:], *settings])
 """

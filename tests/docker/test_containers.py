@@ -15,6 +15,8 @@ from refill.processes import wait_for
 from refill.runtimes.docker import ContainerRun
 from refill.runtimes.leftovers import find
 
+pytestmark = pytest.mark.docker
+
 PASSWORD = "a-password-of-this-test"
 
 

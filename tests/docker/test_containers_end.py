@@ -19,6 +19,8 @@ from refill.runtimes.cgroups import ControlGroups
 from refill.runtimes.docker import ContainerRun
 from refill.runtimes.leftovers import OWNER, PROJECT, RUN, Owner, find, labels, sweep, sweep_groups
 
+pytestmark = pytest.mark.docker
+
 # A driver: opens a run with one engine in a shared budget, says so, and waits.
 DRIVER = """
 import sys, time
@@ -28,6 +30,7 @@ from refill.processes import Watch
 from refill.runtimes.budget import Budget
 from refill.runtimes.docker import ContainerRun
 from refill.runtimes.docker_daemon import connect
+
 host, image, log = sys.argv[1:]
 client = connect(host)
 with Watch([]), ContainerRun(client, Budget(1, 128 << 20, "relaxed"), host=host) as run:

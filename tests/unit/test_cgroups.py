@@ -101,7 +101,8 @@ def test_an_old_kernel_counts_memory_of_groups_below_only_when_told(tmp_path: Pa
     def with_files(self: Path, *args: int, **kwargs: bool) -> None:
         made(self, *args, **kwargs)
         if self == folder:
-            write_all(folder, {"memory.use_hierarchy": "0\n", "memory.memsw.limit_in_bytes": "9"})
+            (folder / "memory.use_hierarchy").write_text("0\n")
+            (folder / "memory.memsw.limit_in_bytes").write_text("9\n")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Path, "mkdir", with_files)

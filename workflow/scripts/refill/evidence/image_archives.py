@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,9 @@ def unlike_measured(work: Path, images: Sequence[str], records: Sequence[str]) -
     """
     known = {}
     for path in images:
-        image = read_json(work / path, SCHEMA)
-        known[image["name"]] = (path, image)
+        # One that cannot be read is said elsewhere.
+        with suppress(RecordError, OSError):
+            known[Path(path).stem] = (path, read_json(work / path, SCHEMA))
     found = []
     for path in records:
         for key, block in _image_blocks(read_json(work / path)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -61,6 +62,14 @@ class Containers:
 
         found = present(self._client, image, self._say)
         return self._run.engine(description, found, self._logs / f"{description.name}.log", shared)
+
+    def shared(self) -> dict[str, float] | None:
+        """Give what the containers of the shared budget have used together; None: there is none.
+
+        How long they were held back by it is counted here only.
+        """
+        counted = self._run.shared_counters()
+        return None if counted is None else asdict(counted)
 
     def record(self) -> dict[str, Any]:
         """Give what the record says of the containers as a whole: daemon, and division of CPUs."""

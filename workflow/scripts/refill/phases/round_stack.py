@@ -24,6 +24,8 @@ from refill.runtimes.engine import Engine
 
 IDLE_POLLS = 3
 IDLE_TIMEOUT_S = 60.0
+# Beside the three, in containers: what they use of their budget together.
+SHARED = "shared budget"
 
 
 @dataclass(frozen=True)
@@ -183,12 +185,15 @@ class GatewayStack(OpensParts):
             EngineError: a part does not answer.
         """
         self.check()
+        used = {name: asdict(engine.resources()) for name, engine in self._engines.items()}
+        if self._inside is not None and (shared := self._inside.shared()) is not None:
+            used[SHARED] = shared
         return Moment(
             cache=self.api.counters(),
             aof=self._control.aof(),
             resources={
-                name: {key: _known(value) for key, value in asdict(engine.resources()).items()}
-                for name, engine in self._engines.items()
+                name: {key: _known(value) for key, value in counters.items()}
+                for name, counters in used.items()
             },
         )
 
