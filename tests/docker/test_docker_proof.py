@@ -23,8 +23,11 @@ from refill.proofs.findings import FAIL, IMAGES, NOT_RUN, PASS, run_check
 from refill.proofs.servers import DEFAULT, Server
 from refill.proofs.setup import Setup, opened
 from refill.proofs.subject import Scale, Subject, create
+from refill.runtimes.container import Container
 from refill.runtimes.container_engine import ContainerEngine
 from refill.runtimes.docker_images import BuildFiles, build
+
+pytestmark = pytest.mark.docker
 
 NAMES = {"old": "gateway-old", "new": "gateway-new", "qdrant": "qdrant-edge", "valkey": "valkey"}
 SMALL = Scale("test", 20, 3, {"new": 2, "old": 2}, other_kills=2, cut_s=0.3)
@@ -155,10 +158,10 @@ def test_a_process_that_is_out_of_sight_is_not_run(
     setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with a daemon in a virtual machine."""
-    monkeypatch.setattr(ContainerEngine, "_find_process", lambda _: None)
+    monkeypatch.setattr(Container, "_find_process", lambda _: None)
     made = run_check(BY_ID["sync-counts"], subject(setup, "new", tmp_path))
     assert made["outcome"] == NOT_RUN
-    assert "out of sight" in made["why"] or "in sight" in made["why"]
+    assert "no process of its container is in sight" in made["why"]
 
 
 def test_a_daemon_that_does_not_see_this_folder_is_refused(
