@@ -225,6 +225,10 @@ class ControlGroups:
                         raise
                     time.sleep(0.05)
 
+    def has(self, group: str) -> bool:
+        """Say whether a group is in one of the trees."""
+        return any(mount.at(group).is_dir() for mount in self.mounts.values())
+
     def named(self, pattern: str) -> set[str]:
         """Give the groups at the top of the trees whose whole name matches a pattern."""
         found: set[str] = set()
