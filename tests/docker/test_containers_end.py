@@ -123,7 +123,7 @@ def test_the_next_run_removes_what_killed_ones_left_and_nothing_else(docker_clie
     mine = Owner.this_process()
     dead = Owner(ended.pid, 1, mine.boot, mine.namespace)
     ended.wait()
-    elsewhere = Owner(mine.pid, mine.began, mine.boot, mine.namespace + 1)
+    elsewhere = Owner(ended.pid, 1, mine.boot, mine.namespace + 1)
     made = {
         "dead": labels("d" * 12, dead),
         "reused": labels("c" * 12, Owner(mine.pid, mine.began - 1, mine.boot, mine.namespace)),
