@@ -44,24 +44,26 @@ class Client:
 
     Attributes:
         reply: of its last call, not told to it yet.
-        lost: the server was killed under its last call.
+        waits: its last call was sent and not answered yet.
+        lost: the server was killed under its last call, or before it.
     """
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self.steps: Steps | None = None
         self.reply: Any = None
+        self.waits = False
         self.lost = False
         # redis-py has no types for its connections.
         self._connection: Any = None
 
-    def send(self, call: Call) -> bool:
-        """Send a call and do not wait; False: there is no server any more."""
+    def send(self, call: Call) -> None:
+        """Send a call and do not wait, or learn that there is no server any more."""
         try:
             self._send(call)
+            self.waits = True
         except (RedisError, OSError):
             self.lost = True
-        return not self.lost
 
     def _send(self, call: Call) -> None:
         if self._connection is None:
@@ -78,6 +80,7 @@ class Client:
 
     def receive(self) -> None:
         """Take the reply, or learn that there will be none."""
+        self.waits = False
         try:
             self.reply = plain(self._connection.read_response())
         except (RedisConnectionError, OSError):
@@ -119,11 +122,12 @@ class Episode:
 
     def _step(self, kill: int) -> None:
         self._begin_step(kill)
-        waiting = self._send(self._chance.randint(1, CLIENTS - 2))
+        chosen = self._send(self._chance.randint(1, CLIENTS - 2))
         if self._chance.random() < REWRITES:
             self._rewrite()
-        for client in waiting:
-            client.receive()
+        for client in chosen:
+            if client.waits:
+                client.receive()
             if client.lost:
                 self.world.fail("the server closed a connection without being killed")
 
@@ -137,14 +141,15 @@ class Episode:
         wait_s = self._chance.uniform(0, KILL_AFTER_S)
         deadline = time.monotonic() + KILL_S
         with ThreadPoolExecutor(1) as pool:
-            waiting = self._send(CLIENTS)
+            self._send(CLIENTS)
             killing = pool.submit(self._kill_after, wait_s)
             while True:
+                waiting = [client for client in self._clients if client.waits]
                 for client in waiting:
                     client.receive()
                 if any(client.lost for client in self._clients) or time.monotonic() > deadline:
                     break
-                waiting = self._send(CLIENTS)
+                self._send(CLIENTS)
             killing.result()
         counts = self.world.counts
         counts["kills"] += 1
@@ -160,12 +165,14 @@ class Episode:
         self.world.now = f"kill {kill}, step {self._steps}"
 
     def _send(self, number: int) -> list[Client]:
-        """Let so many clients go on; those of them that wait for an answer now."""
+        """Let so many clients go on; which ones."""
         chosen = self._chance.sample(self._clients, number)
-        return [client for client in chosen if self._advance(client)]
+        for client in chosen:
+            self._advance(client)
+        return chosen
 
-    def _advance(self, client: Client) -> bool:
-        """Let a client go on; whether it has sent a call."""
+    def _advance(self, client: Client) -> None:
+        """Let a client go on, to its next call or a pause."""
         if client.steps is None:
             client.steps = any_client(self.world, self._chance)
             client.reply, client.lost = None, False
@@ -175,10 +182,9 @@ class Episode:
             call = client.steps.throw(Lost()) if lost else client.steps.send(reply)
         except StopIteration:
             client.steps = None
-            return False
-        if call is None:
-            return False
-        return client.send(call)
+            return
+        if call is not None:
+            client.send(call)
 
     def _rewrite(self) -> None:
         try:
