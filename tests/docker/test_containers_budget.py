@@ -14,6 +14,7 @@ from refill.processes import wait_for
 from refill.runtimes.budget import Budget
 from refill.runtimes.cgroups import ControlGroups
 from refill.runtimes.docker import ContainerRun
+from refill.runtimes.docker_daemon import daemon_record
 from refill.runtimes.leftovers import find
 
 pytestmark = pytest.mark.docker
@@ -69,7 +70,7 @@ def test_memory_beyond_the_budget_ends_the_engine_shared_or_not(
     docker_client: Any, image: str, tmp_path: Path
 ) -> None:
     # Podman does not tell why a container of version 1's groups was killed.
-    tells = "Podman" not in str(docker_client.version()["Components"])
+    tells = daemon_record(docker_client)["name"] == "Docker"
     alone = ", out of the memory of its budget" if tells else ""
     with ContainerRun(docker_client, SMALL, budgets=2) as run:
         for shared, why in ((False, alone), (True, "")):
