@@ -12,7 +12,7 @@ from container_programs import BUSY, GREEDY, description
 from refill.engines.description import EngineError
 from refill.processes import wait_for
 from refill.runtimes.budget import Budget
-from refill.runtimes.cgroups import ControlGroups
+from refill.runtimes.cgroups import ControlGroups, read_cpu_list
 from refill.runtimes.docker import ContainerRun
 from refill.runtimes.docker_daemon import daemon_record
 from refill.runtimes.leftovers import find
@@ -43,6 +43,11 @@ def test_three_engines_share_one_budget_and_another_has_its_own(
                 assert applied["budget"] == "exact", applied
                 assert applied["read_back"]["cpus"] == 0.5
                 assert applied["read_back"]["memory_bytes"] == 192 * MIB
+                if len(run.allotment.driver or ()) > 0:
+                    # The kernel keeps engines off the driver's CPUs.
+                    cpus = read_cpu_list(applied["read_back"]["cpuset"])
+                    assert len(cpus) == 1
+                    assert set(cpus).isdisjoint(read_cpu_list(applied["driver"]))
             assert [engine.applied()["shared"] for engine in (*shared, own)] == [True] * 3 + [False]
             # In the shared budget only the group is limited; alone the container is.
             assert shared[0].applied()["daemon"]["cpus"] is None
