@@ -108,6 +108,9 @@ def test_the_server_is_what_its_container_says(setup: Setup, built: dict[str, Pa
     assert engine["image"]["id"] == setup.images["valkey"]["id"]
     assert engine["container"]["storage"] == "folder"
     assert all("runtime: process" in other["status"] for other in others)
+    assert setup.containers is not None
+    assert setup.containers["daemon"]["version"]
+    assert setup.containers["budget"] == "none"
 
 
 @pytest.mark.parametrize("id_", TELLING)

@@ -42,7 +42,7 @@ def test_a_mistake_is_named_with_its_key(proof: dict[str, Any], expected: str) -
 def test_programs_of_this_machine_are_not_taken_for_containers() -> None:
     servers = {"servers": {"valkey-8.1": "/bin/true"}}
     with_proof(**servers)
-    with pytest.raises(ConfigError, match="proof.servers: .*tries docker.valkey"):
+    with pytest.raises(ConfigError, match=r"proof\.servers: .*tries docker\.valkey"):
         load(BASE, [{"runtime": "docker", "proof": servers}])
 
 
