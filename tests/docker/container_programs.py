@@ -22,6 +22,8 @@ print("serving", flush=True)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 class Handler(http.server.SimpleHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    # Head and body go out in one piece, or the second waits for the first to be acknowledged.
+    wbufsize = -1
     def log_message(self, *_):
         pass
 http.server.ThreadingHTTPServer(("0.0.0.0", port), Handler).serve_forever()

@@ -12,6 +12,7 @@ import pytest
 from container_programs import BUSY, FAILING, READER, description, fetch
 from refill.engines.description import EngineError
 from refill.processes import wait_for
+from refill.runtimes import network
 from refill.runtimes.docker import ContainerRun
 from refill.runtimes.leftovers import find
 
@@ -132,7 +133,7 @@ def test_an_engine_that_fails_leaves_its_log_and_nothing_else(
     ):
         pass
     with (
-        pytest.raises(EngineError, match=r"engine cannot be started.*No such image"),
+        pytest.raises(EngineError, match=r"engine cannot be started.*[Nn]o such image"),
         run.engine(description(), "sha256:" + "0" * 64, tmp_path / "log3", shared=False),
     ):
         pass
@@ -167,3 +168,21 @@ def test_engines_without_a_budget_say_so(run: ContainerRun, image: str, tmp_path
         assert (applied["budget"], applied["shared"]) == ("none", False)
         assert applied["read_back"]["cpus"] is None
         assert applied["daemon"]["memory_bytes"] is None
+
+
+def test_what_the_published_port_costs_is_measured_both_ways(
+    run: ContainerRun, image: str, tmp_path: Path
+) -> None:
+    with run.engine(description(), image, tmp_path / "log", shared=False) as engine:
+        assert engine.network is None
+        engine.measure_network(network.http)
+        found = engine.network
+        assert found is not None
+        assert (found["way"], found["round_trips"]) == ("published port", network.ROUND_TRIPS)
+        ways = (found["published_port"], found["container_address"])
+        assert all(0 < way["p50_us"] <= way["p95_us"] for way in ways)
+        assert found["cost_us"] == round(ways[0]["p50_us"] - ways[1]["p50_us"], 1)
+        engine.kill()
+        engine.measure_network(network.http)
+        assert engine.network is not None
+        assert "no address" in engine.network["not_measured"]

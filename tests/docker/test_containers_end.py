@@ -19,6 +19,8 @@ from refill.runtimes.cgroups import ControlGroups
 from refill.runtimes.docker import ContainerRun
 from refill.runtimes.leftovers import OWNER, PROJECT, RUN, Owner, find, labels, sweep, sweep_groups
 
+pytestmark = pytest.mark.docker
+
 # A driver: opens a run with one engine in a shared budget, says so, and waits.
 DRIVER = """
 import sys, time
@@ -29,7 +31,6 @@ from refill.runtimes.budget import Budget
 from refill.runtimes.docker import ContainerRun
 from refill.runtimes.docker_daemon import connect
 
-pytestmark = pytest.mark.docker
 host, image, log = sys.argv[1:]
 client = connect(host)
 with Watch([]), ContainerRun(client, Budget(1, 128 << 20, "relaxed"), host=host) as run:
@@ -122,7 +123,7 @@ def test_the_next_run_removes_what_killed_ones_left_and_nothing_else(docker_clie
     mine = Owner.this_process()
     dead = Owner(ended.pid, 1, mine.boot, mine.namespace)
     ended.wait()
-    elsewhere = Owner(mine.pid, mine.began, mine.boot, mine.namespace + 1)
+    elsewhere = Owner(ended.pid, 1, mine.boot, mine.namespace + 1)
     made = {
         "dead": labels("d" * 12, dead),
         "reused": labels("c" * 12, Owner(mine.pid, mine.began - 1, mine.boot, mine.namespace)),

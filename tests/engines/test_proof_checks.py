@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,8 @@ from refill.engines.description import EngineError
 from refill.evidence.attempts import list_attempts
 from refill.images import build as build_image
 from refill.progress import silent
-from refill.proofs import crash_gateway, crash_server, power, suite
+from refill.proofs import actors, crash_gateway, crash_server, power, suite
+from refill.proofs.actors import Steps
 from refill.proofs.calls import ScriptsError, read_sources
 from refill.proofs.disk import IMAGE_NAME, Disk, remove_leftovers
 from refill.proofs.engines import QDRANT, Archives
@@ -100,6 +102,49 @@ def test_a_stale_response_and_a_lost_write_are_seen_by_the_world() -> None:
     world.deleted.add("c1")
     world.check_response("e1 c1 0 b1 9\nc1:3", world.floor("a"), "deleted")
     assert len(world.failures) == 4
+
+
+def commit_of(world: World, kind: str, incarnation: str) -> Steps:
+    """A client that creates or deletes the index `a`; its commit is sent and not answered yet."""
+    seen = [-1, "missing"] if kind == "create" else [0, "", incarnation]
+    # Seed 1: it does not give its claim back.
+    steps = actors._turn(world, random.Random(1), "a")
+    call = next(steps)
+    while call is None or call.name != "commit":
+        replies = {"view": seen, "claim": [1, incarnation]}
+        call = steps.send(None if call is None else replies[call.name])
+    assert call.arguments[2] == kind
+    return steps
+
+
+def told(steps: Steps, reply: list[object]) -> None:
+    with pytest.raises(StopIteration):
+        steps.send(reply)
+
+
+def test_a_client_that_is_told_late_does_not_change_what_came_after() -> None:
+    """Commits are told to their clients in any order, also behind those of later ones."""
+    world = World()
+    create, delete = commit_of(world, "create", "c1"), commit_of(world, "delete", "c1")
+    told(delete, [1, ""])
+    assert world.standing["a"] == {None}
+    told(create, [1, ""])
+    assert world.standing["a"] == {None}
+
+    create, delete = commit_of(world, "create", "c2"), commit_of(world, "delete", "c2")
+    told(create, [0, "unclaimed"])
+    assert world.standing["a"] == {"c2", None}
+    told(commit_of(world, "create", "c3"), [1, ""])
+    told(delete, [1, ""])
+    assert world.standing["a"] == {"c3"}
+    assert world.deleted == {"c1", "c2"}
+    assert world.failures == []
+
+
+def test_a_commit_that_is_refused_for_no_reason_is_a_failure() -> None:
+    world = World()
+    told(commit_of(world, "create", "c1"), [0, "unclaimed"])
+    assert len(world.failures) == 1
 
 
 def test_a_ledger_sees_what_contradicts_what_was_told() -> None:

@@ -224,6 +224,9 @@ def _check_proof(config: Mapping[str, Any], project: Path) -> list[Problem]:
     found = []
     images = load_images(project / "config/images.yaml")
     found += _check_arms(proof["images"], ("proof", "images"), images)
+    if config["runtime"] == "docker" and proof["servers"]:
+        text = "names programs of this machine; in containers the proof tries docker.valkey: leave "
+        found.append(Problem(("proof", "servers"), f"{text}it out, or set `runtime: process`"))
     for name, path in proof["servers"].items():
         if path is not None and not _startable(path):
             text = f"{path!r} is no program that can be started: give the path of a server, or null"

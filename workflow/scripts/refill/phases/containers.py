@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Stands for the port in a record.
 PORT = "PORT"
+# The engine that does not speak HTTP.
+VALKEY = "valkey"
 
 
 class Containers:
@@ -43,6 +45,7 @@ class Containers:
         self._daemon = dict(daemon)
         self._logs = logs
         self._say = say
+        self._engines: list[ContainerEngine] = []
 
     def engine(
         self, description: Description, image: Mapping[str, Any], shared: bool
@@ -61,7 +64,10 @@ class Containers:
         from refill.runtimes.docker_pulls import present
 
         found = present(self._client, image, self._say)
-        return self._run.engine(description, found, self._logs / f"{description.name}.log", shared)
+        log = self._logs / f"{description.name}.log"
+        engine = self._run.engine(description, found, log, shared)
+        self._engines.append(engine)
+        return engine
 
     def shared(self) -> dict[str, float] | None:
         """Give what the containers of the shared budget have used together; None: there is none.
@@ -72,8 +78,9 @@ class Containers:
         return None if counted is None else asdict(counted)
 
     def record(self) -> dict[str, Any]:
-        """Give what the record says of the containers as a whole: daemon, and division of CPUs."""
-        return {"daemon": self._daemon, **self._run.divided()}
+        """Give what the record says of the containers: daemon, division of CPUs, network."""
+        network = {e.description.name: e.network for e in self._engines if e.network is not None}
+        return {"daemon": self._daemon, **self._run.divided(), "network": network}
 
 
 @contextmanager
@@ -117,8 +124,15 @@ def departures(record: Mapping[str, Any] | None) -> list[str]:
 
 
 def identity(engine: Engine) -> dict[str, Any]:
-    """Give what the record says of an engine in a container, beside its image: settings, limits."""
+    """Give what the record says of an engine in a container, beside its image: settings, limits.
+
+    What its published port costs a client is measured here, before anything is timed.
+    """
+    # Imported here: a run without containers needs nothing of it.
+    from refill.runtimes import network
+
     inside = _contained(engine)
+    inside.measure_network(network.resp if engine.description.name == VALKEY else network.http)
     settings = inside.identity()["container"]
     # A free port is another one every time, and says nothing.
     port = str(engine.address.port)

@@ -23,7 +23,7 @@ from refill.proofs.findings import IMAGES, NotRunError
 from refill.proofs.servers import DEFAULT, REDIS_7, START_S, VALKEY_9, Program, Server
 from refill.proofs.setup import Setup
 from refill.runtimes.docker import ContainerEngine, ContainerRun
-from refill.runtimes.docker_daemon import connect, told
+from refill.runtimes.docker_daemon import connect, daemon_record, told
 from refill.runtimes.docker_images import present
 
 SCRIPTS = "gateway/lua"
@@ -117,6 +117,7 @@ def in_containers(
                 {name: image_block(record) for name, record in records.items()},
                 {name: _scripts(client, run, records[name]) for name in IMAGES},
                 {name: Images(images[name], images[QDRANT]) for name in IMAGES},
+                {"daemon": daemon_record(client), **run.divided()},
             )
 
 

@@ -153,6 +153,7 @@ def _prove(
         "invalid": invalid,
         "outcome": "failed" if invalid else "completed",
         "runtime": setup.runtime,
+        "containers": setup.containers,
         "images": setup.images,
         "servers": [program.as_json() for program in setup.programs],
         "default_server": DEFAULT,

@@ -25,6 +25,7 @@ class Setup:
         images: what the record says of each image.
         sources: the scripts of `old` and `new`, by name.
         parts: what a whole gateway of `old` and of `new` is made of.
+        containers: what the record says of them: the daemon, and that they have no limits.
     """
 
     runtime: str
@@ -32,6 +33,7 @@ class Setup:
     images: Mapping[str, Mapping[str, Any]]
     sources: Mapping[str, Mapping[str, bytes]]
     parts: Mapping[str, Parts]
+    containers: Mapping[str, Any] | None = None
 
 
 @contextmanager

@@ -19,6 +19,7 @@ def sentences(records: Sequence[Record]) -> list[str]:
         dict.fromkeys(
             [
                 *(_daemon(record["containers"]) for record in inside),
+                *_network(inside),
                 *(line for record in inside for line in _budgets(record)),
                 *(line for record in inside for line in _relaxed(record["containers"])),
                 *(line for record in inside for line in _images(record)),
@@ -36,9 +37,28 @@ def _relaxed(containers: Record) -> list[str]:
 def _daemon(containers: Record) -> str:
     daemon = containers["daemon"]
     return (
-        f"Engines ran in containers of Docker {daemon['version']} ({daemon['storage_driver']}); "
+        f"Engines ran in containers of {daemon.get('name', 'Docker')} {daemon['version']} "
+        f"({daemon['storage_driver']}); "
         f"the driver reached them at ports published on loopback. CPUs: {containers['cpus']}."
     )
+
+
+def _network(records: Sequence[Record]) -> Iterator[str]:
+    """Say what the published port costs a client, by engine: the least and most of all records."""
+    costs: dict[str, list[float]] = {}
+    for record in records:
+        for name, found in record["containers"].get("network", {}).items():
+            if "cost_us" in found:
+                costs.setdefault(name, []).append(found["cost_us"])
+            else:
+                why = found["not_measured"]
+                yield f"What the published port of {name} costs a client: not measured ({why})."
+    for name, found in costs.items():
+        span = f"{min(found):.0f}" if len(found) == 1 else f"{min(found):.0f} to {max(found):.0f}"
+        yield (
+            f"The published port of {name} costs a client {span} µs a round trip more than the "
+            "container's own address (p50); it is in every latency."
+        )
 
 
 def _budgets(record: Record) -> Iterator[str]:

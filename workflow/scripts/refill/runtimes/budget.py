@@ -10,6 +10,7 @@ import os
 import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +32,7 @@ class Budget:
         small_machine: what is done on a machine where it does not fit: `refuse` or `relaxed`.
     """
 
-    cpus: int
+    cpus: float
     memory_bytes: int
     small_machine: Literal["refuse", "relaxed"] = "refuse"
 
@@ -89,7 +90,7 @@ def allot(budget: Budget | None, machine: Machine, count: int) -> Allotment:
     why: list[str] = []
     cpus, memory = float(budget.cpus), budget.memory_bytes if budget.memory_bytes else None
     if (have := len(machine.cpus)) < budget.cpus:
-        why.append(f"an engine is to have {budget.cpus} CPUs, this machine offers {have}")
+        why.append(f"an engine is to have {budget.cpus:g} CPUs, this machine offers {have}")
         cpus = float(have)
     if memory and machine.memory_bytes < memory * count:
         why.append(
@@ -99,7 +100,7 @@ def allot(budget: Budget | None, machine: Machine, count: int) -> Allotment:
         memory = None
     if why:
         budget.over("; ".join(why))
-    sets, driver, note = _divide(machine.cpus, budget.cpus, count)
+    sets, driver, note = _divide(machine.cpus, ceil(budget.cpus), count)
     limits = tuple(Limits(cpus, memory, cpu_list(s) if s else None) for s in sets)
     return Allotment("relaxed" if why else "exact", tuple(why), limits, driver, note)
 

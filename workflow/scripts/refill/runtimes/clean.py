@@ -24,10 +24,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--run", metavar="RUN", help="remove this run, whether or not its process lives"
     )
     options = parser.parse_args(arguments)
+    kept: list[str] = []
     try:
         client = connect(options.host)
         if options.run:
-            removed, kept = [str(left) for left in find(client, options.run)], []
+            removed = [str(left) for left in find(client, options.run)]
             remove_run(client, options.run)
         else:
             removed, kept = sweep(client, ControlGroups.here())

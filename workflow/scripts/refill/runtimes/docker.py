@@ -22,17 +22,8 @@ from refill.runtimes.cgroups import ControlGroups, Counters, Limits, cpu_list
 from refill.runtimes.container import Surroundings
 from refill.runtimes.container_engine import ContainerEngine
 from refill.runtimes.docker_daemon import told
-from refill.runtimes.leftovers import (
-    SYSTEMD,
-    Owner,
-    group_of,
-    group_path,
-    labels,
-    remove_group,
-    remove_run,
-    sweep,
-    systemctl,
-)
+from refill.runtimes.leftovers import Owner, labels, remove_run, sweep
+from refill.runtimes.run_group import group_of, group_path, make_group, remove_group
 from refill.runtimes.watcher import Watcher
 
 __all__ = ["Budget", "ContainerEngine", "ContainerRun"]
@@ -94,7 +85,7 @@ class ContainerRun(OpensParts):
         for line in removed:
             if self._say:
                 self._say(f"removed what a killed run had left: {line}")
-        group = group_of(self.id, self._owner, str(self.daemon.get("CgroupDriver")))
+        group = group_of(self.id, self._owner.pid, str(self.daemon.get("CgroupDriver")))
         log = self._logs / "containers.log" if self._logs else None
         # First, so that nothing is made that nobody would remove.
         watcher = Watcher(self.id, group, self._host, log)
@@ -195,13 +186,9 @@ class ContainerRun(OpensParts):
         return Limits(cpuset=self._shared.cpuset), self._group, self._shared
 
     def _make_group(self, limits: Limits) -> str | None:
-        driver = str(self.daemon.get("CgroupDriver"))
-        group = group_of(self.id, self._owner, driver)
+        group = group_of(self.id, self._owner.pid, str(self.daemon.get("CgroupDriver")))
         try:
-            if driver == SYSTEMD:
-                _make_slice(group, limits, self._groups.version)
-            else:
-                self._groups.make(group, limits)
+            make_group(group, limits, self._groups)
         except (OSError, EngineError) as error:
             with suppress(EngineError):
                 remove_group(group, self._groups)
@@ -238,22 +225,3 @@ class ContainerRun(OpensParts):
         found = self.allotment
         driver = None if found.driver is None else cpu_list(found.driver)
         return {"budget": found.kind, "why": list(found.why), "cpus": found.note, "driver": driver}
-
-
-def _make_slice(name: str, limits: Limits, version: int | None) -> None:
-    """Let systemd make and limit a slice.
-
-    Source: systemd.resource-control(5); version 1 knows the older name of the memory's limit.
-    """
-    properties = []
-    if limits.cpus is not None:
-        properties.append(f"CPUQuota={limits.cpus * 100:g}%")
-    if limits.memory_bytes is not None and version == 2:
-        properties += [f"MemoryMax={limits.memory_bytes}", "MemorySwapMax=0"]
-    elif limits.memory_bytes is not None:
-        properties.append(f"MemoryLimit={limits.memory_bytes}")
-    if limits.cpuset is not None and version == 2:
-        properties.append(f"AllowedCPUs={limits.cpuset}")
-    if properties:
-        systemctl("set-property", "--runtime", name, *properties)
-    systemctl("start", name)

@@ -7,8 +7,7 @@ What has a living owner is never touched.
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,14 +21,13 @@ from docker.errors import APIError, NotFound
 from refill.engines.description import EngineError
 from refill.runtimes.cgroups import ControlGroups
 from refill.runtimes.docker_daemon import told
+from refill.runtimes.run_group import SLICE, remove_group
 
 PROJECT = "org.refill.project"
 RUN = "org.refill.run"
 OWNER = "org.refill.owner"
 ENGINE = "org.refill.engine"
-SYSTEMD = "systemd"
 REMOVE_S = 60.0
-SYSTEMCTL_S = 20.0
 # The daemon refuses a second removal of what is being removed.
 CONFLICT = 409
 
@@ -99,58 +97,6 @@ def _began(proc: Path, pid: int) -> int | None:
 def labels(run: str, owner: Owner, **more: str) -> dict[str, str]:
     """Give the labels of everything that a run makes."""
     return {PROJECT: "refill", RUN: run, OWNER: owner.label, **more}
-
-
-# ---- the group that containers of a run share
-
-
-def group_of(run: str, owner: Owner, driver: str) -> str:
-    """Give the name of a run's group: a path at the top, or a slice where systemd owns the tree."""
-    name = f"refill_{run}_{owner.pid}"
-    return f"{name}.slice" if driver == SYSTEMD else f"/{name}"
-
-
-def group_path(group: str) -> str:
-    """Give the path of a run's group in the kernel's tree."""
-    return group if group.startswith("/") else f"/{group}"
-
-
-def remove_group(group: str, groups: ControlGroups) -> None:
-    """Remove a run's group, however it was made.
-
-    Raises:
-        EngineError: it is still in use, or may not be removed.
-    """
-    if group.endswith(".slice"):
-        systemctl("stop", group)
-        systemctl("revert", group)
-    try:
-        groups.remove(group_path(group))
-    except OSError as error:
-        raise EngineError(f"the control group {group} cannot be removed: {error}") from error
-
-
-def systemctl(*arguments: str) -> None:
-    """Tell systemd something.
-
-    Raises:
-        EngineError: there is none, or it refused.
-    """
-    program = shutil.which("systemctl")
-    if program is None:
-        raise EngineError(
-            "docker: the daemon leaves control groups to systemd, and there is no systemctl here"
-        )
-    done = subprocess.run(
-        [program, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=SYSTEMCTL_S,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-    if done.returncode:
-        raise EngineError(f"systemctl {' '.join(arguments)}: {done.stderr.strip()}")
 
 
 # ---- removal
@@ -300,12 +246,12 @@ def sweep(client: Any, groups: ControlGroups) -> tuple[list[str], list[str]]:
 def sweep_groups(groups: ControlGroups) -> list[str]:
     """Remove the groups of dead runs; one that still holds processes is left alone."""
     removed: list[str] = []
-    for group in sorted(groups.named(r"refill_[0-9a-f]+_\d+(\.slice)?")):
-        pid = int(group.removesuffix(".slice").rpartition("_")[2])
+    for group in sorted(groups.named(rf"refill_[0-9a-f]+_\d+({re.escape(SLICE)})?")):
+        pid = int(group.removesuffix(SLICE).rpartition("_")[2])
         if psutil.pid_exists(pid) or _holds_processes(groups, group):
             continue
         with suppress(EngineError):
-            remove_group(group.lstrip("/") if group.endswith(".slice") else group, groups)
+            remove_group(group.lstrip("/") if group.endswith(SLICE) else group, groups)
             removed.append(f"control group {group}")
     return removed
 

@@ -84,7 +84,8 @@ def _remove(run: str, group: str | None, host: str | None) -> None:
     # Only now: a run that ends well should not pay for these.
     from refill.runtimes.cgroups import ControlGroups
     from refill.runtimes.docker_daemon import connect
-    from refill.runtimes.leftovers import remove_group, remove_run
+    from refill.runtimes.leftovers import remove_run
+    from refill.runtimes.run_group import remove_group
 
     sys.stdout.write(f"the driver of run {run} is gone: removing its containers\n")
     sys.stdout.flush()
