@@ -12,10 +12,10 @@ export PYTHONUNBUFFERED := 1
 export PYTHONPATH := $(CURDIR)/workflow/scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help all smoke proof aa verify pack test test-slurm test-docker soak lint bench pin lock clean
+.PHONY: help all smoke proof aa verify pack test test-slurm test-docker soak lint bench pin lock clean clean-docker
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 all: $(READY) ## Run everything at the default scale (about 25 minutes): results/report.html
 	$(SNAKEMAKE) all
@@ -25,7 +25,7 @@ smoke: $(READY) ## Run everything at a small scale (about 5 minutes): smoke/resu
 	$(SNAKEMAKE) all --configfile config/smoke.yaml --directory smoke
 	@echo "The report: smoke/results/report.html"
 
-proof: $(READY) ## Run the AOF crash proof alone (about 8 minutes; as root with power cuts)
+proof: $(READY) ## Run the AOF crash proof alone (about 10 minutes; as root with power cuts)
 	$(SNAKEMAKE) results/proofs/aof.json
 	@echo "The record: results/proofs/aof.json"
 
@@ -73,6 +73,9 @@ lock: $(READY) ## Make requirements.lock anew from pyproject.toml (needs uv)
 
 clean: ## Remove the environment (results stay)
 	rm -rf $(VENV)
+
+clean-docker: $(READY) ## Remove the containers, networks and volumes that killed runs left (images stay)
+	$(BIN)/python -m refill.runtimes.clean
 
 # The stamp is a copy of the lock that the environment was made from. An environment that is there is
 # changed in place and only when the lock says something else, as a measurement may be running in it;

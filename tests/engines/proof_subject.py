@@ -10,6 +10,7 @@ from refill.config import PROJECT, load_images
 from refill.image_sources import read_source
 from refill.images import archive
 from refill.proofs.calls import read_sources
+from refill.proofs.engines import Archives
 from refill.proofs.servers import DEFAULT, Program, find
 from refill.proofs.subject import Scale, Subject
 
@@ -48,6 +49,5 @@ def subject(image: str, folder: Path, server: str = DEFAULT) -> Subject:
         programs()[server],
         folder / "scratch",
         SMALL,
-        archive=build(f"gateway-{image}", folder),
-        qdrant=build("qdrant-edge", folder),
+        parts=Archives(build(f"gateway-{image}", folder), build("qdrant-edge", folder)),
     )

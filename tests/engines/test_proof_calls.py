@@ -23,7 +23,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[tuple[list[
     with Stack(made) as stack:
         server = stack.server
         names = {server.client.script_load(s): name for name, s in made.sources.items()}
-        monitor: Any = Connection(port=server.port, password=server.password, socket_timeout=20)
+        monitor: Any = Connection(
+            port=server.engine.address.port, password=server.password, socket_timeout=20
+        )
         monitor.connect()
         monitor.send_command("MONITOR")
         monitor.read_response()

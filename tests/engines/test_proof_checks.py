@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -17,9 +18,11 @@ from refill.engines.description import EngineError
 from refill.evidence.attempts import list_attempts
 from refill.images import build as build_image
 from refill.progress import silent
-from refill.proofs import crash_gateway, crash_server, power, suite
+from refill.proofs import actors, crash_gateway, crash_server, power, suite
+from refill.proofs.actors import Steps
 from refill.proofs.calls import ScriptsError, read_sources
 from refill.proofs.disk import IMAGE_NAME, Disk, remove_leftovers
+from refill.proofs.engines import QDRANT, Archives
 from refill.proofs.findings import (
     FAIL,
     NOT_RUN,
@@ -31,7 +34,7 @@ from refill.proofs.findings import (
     run_check,
 )
 from refill.proofs.ledger import Ledger, numbers_of
-from refill.proofs.measure import QDRANT, Files, prove
+from refill.proofs.measure import Files, prove
 from refill.proofs.servers import DEFAULT, REDIS_7, Server, find
 from refill.proofs.subject import Subject
 from refill.proofs.suite import with_void_controls
@@ -101,6 +104,49 @@ def test_a_stale_response_and_a_lost_write_are_seen_by_the_world() -> None:
     assert len(world.failures) == 4
 
 
+def commit_of(world: World, kind: str, incarnation: str) -> Steps:
+    """A client that creates or deletes the index `a`; its commit is sent and not answered yet."""
+    seen = [-1, "missing"] if kind == "create" else [0, "", incarnation]
+    # Seed 1: it does not give its claim back.
+    steps = actors._turn(world, random.Random(1), "a")
+    call = next(steps)
+    while call is None or call.name != "commit":
+        replies = {"view": seen, "claim": [1, incarnation]}
+        call = steps.send(None if call is None else replies[call.name])
+    assert call.arguments[2] == kind
+    return steps
+
+
+def told(steps: Steps, reply: list[object]) -> None:
+    with pytest.raises(StopIteration):
+        steps.send(reply)
+
+
+def test_a_client_that_is_told_late_does_not_change_what_came_after() -> None:
+    """Commits are told to their clients in any order, also behind those of later ones."""
+    world = World()
+    create, delete = commit_of(world, "create", "c1"), commit_of(world, "delete", "c1")
+    told(delete, [1, ""])
+    assert world.standing["a"] == {None}
+    told(create, [1, ""])
+    assert world.standing["a"] == {None}
+
+    create, delete = commit_of(world, "create", "c2"), commit_of(world, "delete", "c2")
+    told(create, [0, "unclaimed"])
+    assert world.standing["a"] == {"c2", None}
+    told(commit_of(world, "create", "c3"), [1, ""])
+    told(delete, [1, ""])
+    assert world.standing["a"] == {"c3"}
+    assert world.deleted == {"c1", "c2"}
+    assert world.failures == []
+
+
+def test_a_commit_that_is_refused_for_no_reason_is_a_failure() -> None:
+    world = World()
+    told(commit_of(world, "create", "c1"), [0, "unclaimed"])
+    assert len(world.failures) == 1
+
+
 def test_a_ledger_sees_what_contradicts_what_was_told() -> None:
     ledger = Ledger()
     for _ in range(3):
@@ -121,11 +167,9 @@ def test_a_gateway_that_serves_without_looking_is_seen(tmp_path: Path) -> None:
 
     The gateway holds what it is given against what it has seen, so this second guard goes too.
     """
-    made = subject("new", tmp_path)
-    assert made.archive is not None
     script, old, new = FAULTS["a lookup that does not look at the generation"]
     folder = tmp_path / "tree"
-    shutil.unpack_archive(made.archive, folder, "zip")
+    shutil.unpack_archive(build("gateway-new", tmp_path), folder, "zip")
     file = folder / "gateway" / "lua" / f"{script}.lua"
     # The checksum covers the generation, so a whole entry of another one is still whole.
     file.write_bytes(file.read_bytes().replace(old, new))
@@ -134,9 +178,22 @@ def test_a_gateway_that_serves_without_looking_is_seen(tmp_path: Path) -> None:
     assert looks in guard.read_text()
     guard.write_text(guard.read_text().replace(looks, "if False:"))
     shutil.make_archive(str(tmp_path / "faulty"), "zip", folder)
-    faulty = replace(made, archive=tmp_path / "faulty.zip", folder=tmp_path / "faulty scratch")
+    parts = Archives(tmp_path / "faulty.zip", build("qdrant-edge", tmp_path))
+    faulty = replace(subject("new", tmp_path), parts=parts)
     ledger, _ = crash_gateway.episode(faulty, 0, 3)
     assert any("acknowledged or read before" in failure for failure in ledger.failures)
+
+
+def test_a_servers_password_is_in_no_file_and_no_command_line(tmp_path: Path) -> None:
+    """A killed proof leaves its folder behind: what is in it then tells nobody the password."""
+    with subject("new", tmp_path).server() as server:
+        files = [path for path in server.folder.rglob("*") if path.is_file()]
+        assert {"server.log", "appendonly.aof.manifest"} <= {path.name for path in files}
+        secret = server.password.encode()
+        assert not [path for path in files if secret in path.read_bytes()]
+        assert secret not in Path(f"/proc/{server.engine.pid}/cmdline").read_bytes()
+        assert server.client.config_get("requirepass")["requirepass"] == server.password
+    assert not server.folder.exists()
 
 
 # ---- the power cut
@@ -155,6 +212,35 @@ def test_what_a_killed_proof_left_mounted_is_removed(tmp_path: Path) -> None:
     assert not (tmp_path / "disk").exists()
     attached = subprocess.run(["losetup", "-a"], capture_output=True, text=True, check=True)
     assert str(tmp_path) not in attached.stdout
+
+
+@root
+@pytest.mark.parametrize("kind", ["ext4", "xfs"])
+def test_a_disk_comes_back_with_its_power_although_others_hold_its_mount(
+    kind: str, tmp_path: Path
+) -> None:
+    """A container that starts has a copy of all mounts for a moment, and keeps the disk alive."""
+    if shutil.which(f"mkfs.{kind}") is None and not os.environ.get("CI"):
+        pytest.skip(f"no mkfs.{kind}")
+    with Disk(kind, tmp_path / "a disk") as disk:
+        synced = disk.mount_point / "synced"
+        synced.write_text("kept")
+        handle = os.open(synced, os.O_RDONLY)
+        os.fsync(handle)
+        os.close(handle)
+        with subprocess.Popen(
+            ["unshare", "--mount", "sh", "-c", "echo ready; sleep 1"], stdout=subprocess.PIPE
+        ) as holder:
+            assert holder.stdout
+            assert holder.stdout.readline() == b"ready\n"
+            disk.cut()
+            with pytest.raises(OSError, match="Input/output error"):
+                synced.with_name("more").write_text("lost")
+            disk.come_back()
+        assert synced.read_text() == "kept"
+        synced.with_name("more").write_text("written")
+        disk.cut()
+    assert not (tmp_path / "a disk").exists()
 
 
 @root

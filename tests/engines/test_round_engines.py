@@ -375,7 +375,7 @@ def test_a_valkey_that_is_not_durable_is_refused(running_valkey: Any) -> None:
     client.config_set("appendfsync", "everysec")
     control = valkey.Control(running_valkey.address, PASSWORD)
     with pytest.raises(EngineError, match=r"everysec.*a round needs"):
-        control.identity(valkey.find_binary(None))
+        control.identity()
     client.close()
     control.close()
 

@@ -39,6 +39,13 @@ def test_a_mistake_is_named_with_its_key(proof: dict[str, Any], expected: str) -
         with_proof(**proof)
 
 
+def test_programs_of_this_machine_are_not_taken_for_containers() -> None:
+    servers = {"servers": {"valkey-8.1": "/bin/true"}}
+    with_proof(**servers)
+    with pytest.raises(ConfigError, match=r"proof\.servers: .*tries docker\.valkey"):
+        load(BASE, [{"runtime": "docker", "proof": servers}])
+
+
 def test_the_plan_has_the_proofs_own_code_and_settings() -> None:
     plans = Plans(with_proof(form="smoke", seed=9), [BASE], PROJECT)
     plan = plans.proof()

@@ -36,7 +36,10 @@ RECORD: dict[str, Any] = {
     "schema": "refill.proof/1", "id": "proofs/aof", "repeat": 1, "form": "full", "seed": 7,
     "scale": "default", "valid": True, "invalid": [], "outcome": "completed",
     "default_server": "valkey-8.1", "host": {},
-    "images": {name: {"tag": f"a:{name}", "id": f"sha256:{name}"} for name in ("old", "new")},
+    "runtime": "process",
+    "images": {
+        name: {"tag": f"a:{name}", "id": f"sha256:{name}"} for name in ("old", "new", "qdrant")
+    },
     "servers": [server("valkey-8.1"), server("valkey-9"), server("redis-7", "not run: no redis")],
     "counts": {"valkey-8.1": {"pass": 3, "fail": 0}, "valkey-9": {"pass": 1, "not run": 1}},
     "checks": [
@@ -107,6 +110,18 @@ def test_a_proof_that_does_not_hold_says_why_and_shows_strange_text_as_text() ->
     assert made.scripts == 0
     (trouble, *_) = section([record])["troubles"]
     assert trouble == ("new on valkey-8.1: title of publication-hit", "fail", STRANGE)
+
+
+def test_the_page_says_where_it_ran_and_on_which_qdrant() -> None:
+    assert "as Qdrant is embedded here." in page(RECORD).text
+    assert "containers" not in page(RECORD).text
+    record = copy.deepcopy(RECORD)
+    pulled = {"reference": "qdrant/qdrant:v1.19.2", "id": "sha256:q"}
+    record.update(runtime="docker", images={**record["images"], "qdrant": pulled})
+    text = page(record).text
+    assert "run in containers of these images" in text
+    assert "embedded" not in text
+    assert "qdrant/qdrant:v1.19.2, sha256:q" in text
 
 
 def test_without_a_proof_the_page_says_so() -> None:

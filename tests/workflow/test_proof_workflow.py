@@ -157,6 +157,6 @@ def test_a_scratch_folder_is_not_in_the_way(tmp_path: Path) -> None:
 
     left = tmp_path / SCRATCH / "new-valkey-8.1-0"
     left.mkdir(parents=True)
-    (left / "server.conf").write_text("left by a kill")
+    (left / "server.log").write_text("left by a kill")
     _empty_scratch(tmp_path)
     assert not left.exists()

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from refill.bench import floor, gateway, inputs, records, slow_log, upload
+from refill.bench import docker_network, floor, gateway, inputs, records, slow_log, upload
 from refill.config import PROJECT
 from refill.corpora.documents import Documents
 from refill.corpora.errors import CorpusError
@@ -70,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "exact_topk_50": lambda: _topk(400_000, 50),
         "exact_topk_1024": lambda: _topk(200_000, 1024),
         "stream_memory": _memory,
+        "docker_network": lambda: _docker_network(results),
         "measured_share": lambda: records.measured_share(results),
     }
     if (delays := options.log_delays) is not None:
@@ -108,6 +109,11 @@ def _gateway(results: Path, measure: Measure) -> dict[str, Any]:
         archives = inputs.archives(config, results, folder)
         documents = inputs.documents(config, results, folder)
         return measure(archives, documents, load_operations(), folder)
+
+
+def _docker_network(results: Path) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as name:
+        return docker_network.measure(results, Path(name))
 
 
 def _slow_log(

@@ -224,6 +224,9 @@ def _check_proof(config: Mapping[str, Any], project: Path) -> list[Problem]:
     found = []
     images = load_images(project / "config/images.yaml")
     found += _check_arms(proof["images"], ("proof", "images"), images)
+    if config["runtime"] == "docker" and proof["servers"]:
+        text = "names programs of this machine; in containers the proof tries docker.valkey: leave "
+        found.append(Problem(("proof", "servers"), f"{text}it out, or set `runtime: process`"))
     for name, path in proof["servers"].items():
         if path is not None and not _startable(path):
             text = f"{path!r} is no program that can be started: give the path of a server, or null"
@@ -252,10 +255,14 @@ def _check_engine(config: Mapping[str, Any], project: Path) -> list[Problem]:
 
 def _check_docker(config: Mapping[str, Any], project: Path) -> list[Problem]:
     """Check the images of containers, and that nothing is asked for that containers do not use."""
-    if config["runtime"] != DOCKER:
-        return []
     found = []
     images = load_images(project / "config/images.yaml")
+    if config["runtime"] != DOCKER:
+        for where, name in _named_images(config):
+            if images.get(name, {}).get("runtime") == DOCKER:
+                text = f"{name} has `runtime: docker` in config/images.yaml, which this run has "
+                found.append(Problem(where, f"{text}not: set `runtime: docker` here, too"))
+        return found
     for name in ("valkey", "qdrant"):
         given = {key: value for key, value in config["docker"][name].items() if value is not None}
         if len(given) != 1:
@@ -271,6 +278,15 @@ def _check_docker(config: Mapping[str, Any], project: Path) -> list[Problem]:
             text = f"is not used with `runtime: docker`: set {instead} and this to null"
             found.append(Problem(where, text))
     return found
+
+
+def _named_images(config: Mapping[str, Any]) -> list[tuple[Where, str]]:
+    """Give the images that are named outside of `docker`, with their places."""
+    named: dict[Where, Any] = {("qdrant", "image"): config["qdrant"].get("image")}
+    for section in ("rounds", "proof"):
+        for arm, image in config.get(section, {}).get("images", {}).items():
+            named[section, "images", arm] = image
+    return [(where, name) for where, name in named.items() if name]
 
 
 def _startable(program: str) -> bool:

@@ -63,7 +63,9 @@ def open_source(spec: Mapping[str, Any], name: str, path: Path) -> Source:
     wanted = spec.get("dimension", source.dimension)
     if source.dimension != wanted:
         problem = f"its vectors have {source.dimension} dimensions, the configuration says {wanted}"
-        raise CorpusError(name, source.file, "dimension", problem, "give the right file, or mend it")
+        raise CorpusError(
+            name, source.file, "dimension", problem, "give the right file, or mend it"
+        )
     return source
 
 

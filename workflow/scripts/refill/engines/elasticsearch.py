@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from refill.engines.native import Dialect, native_library
+from refill.engines.native import Dialect, Image, native_library
 
 NAME = "elasticsearch"
 MAIN = "org.elasticsearch.server/org.elasticsearch.bootstrap.Elasticsearch"
@@ -22,20 +22,22 @@ KEYSTORE = "org.elasticsearch.common.settings.KeyStoreWrapper"
 KEYSTORE_VERSION = 6
 CONSOLE = "org/elasticsearch/io/ansi/AnsiConsoleLoader"
 _STRING = b"\0"
+NO_X_PACK = {
+    "xpack.security.enabled": "false",
+    "xpack.ml.enabled": "false",
+    "xpack.watcher.enabled": "false",
+    "xpack.profiling.enabled": "false",
+}
+NO_DOWNLOADS = {"ingest.geoip.downloader.enabled": "false"}
 
 
 def _settings(home: Path) -> Mapping[str, str]:
     """Switch off what a release has and a home of artifacts does not know."""
     found: dict[str, str] = {}
     if (home / "modules" / "x-pack-security").is_dir():
-        found |= {
-            "xpack.security.enabled": "false",
-            "xpack.ml.enabled": "false",
-            "xpack.watcher.enabled": "false",
-            "xpack.profiling.enabled": "false",
-        }
+        found |= NO_X_PACK
     if (home / "modules" / "ingest-geoip").is_dir():
-        found["ingest.geoip.downloader.enabled"] = "false"
+        found |= NO_DOWNLOADS
     return found
 
 
@@ -138,6 +140,8 @@ def _text(value: str) -> bytes:
     return _number(len(value)) + value.encode()
 
 
+# Source: distribution/docker/src/docker/bin/docker-entrypoint.sh of Elasticsearch 8.15.
+IMAGE = Image("/usr/share/elasticsearch/data", "ES_JAVA_OPTS", {**NO_X_PACK, **NO_DOWNLOADS})
 DIALECT = Dialect(
     NAME,
     _settings,
@@ -145,4 +149,5 @@ DIALECT = Dialect(
     _start,
     server_arguments,
     lambda temporary: {"LIBFFI_TMPDIR": str(temporary), "ES_TMPDIR": str(temporary)},
+    IMAGE,
 )

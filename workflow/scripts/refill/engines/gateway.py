@@ -109,7 +109,6 @@ class Api(DocumentsApi):
         version, stats = self.call("GET", "/")["version"], self.call("GET", "/_refill/stats")
         return {
             "name": "gateway",
-            "runtime": "process",
             "version": f"Elasticsearch API {version['number']} ({version['build_type']})",
             "build": stats["build"],
             "serving": stats["serving"],

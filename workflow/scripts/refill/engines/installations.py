@@ -24,10 +24,17 @@ DIALECTS: Mapping[str, native.Dialect] = {
 
 @dataclass(frozen=True)
 class Installed:
-    """A native engine that can be started here, or runs at a URL (then without home and Java)."""
+    """A native engine that can be started here, or runs at a URL.
+
+    Attributes:
+        home: its folder; None at a URL and in a container.
+        java: what runs it there; None likewise.
+        image: record of its image, for a container.
+    """
 
     home: Path | None
     java: java.Java | None
+    image: Mapping[str, Any] | None = None
 
 
 def prepare(
@@ -71,6 +78,47 @@ def prepare(
     except EngineError as error:
         why = without_paths(str(error), [root])
         content |= {"status": "not at hand", "why": why}
+    write_json(record, content)
+    return content
+
+
+def prepare_image(
+    root: Path,
+    name: str,
+    reference: str,
+    host: str | None,
+    home: Path,
+    record: Path,
+    code: str,
+) -> dict[str, Any]:
+    """Make a native engine's image ready to be started, if it can be had, and write its record.
+
+    Args:
+        root: the project's working folder.
+        name: `opensearch` or `elasticsearch`.
+        reference: the image that is pulled unless it is there.
+        host: the daemon's address; None: the default.
+        home: folder that stays empty.
+        record: where the record goes.
+        code: hash of the code.
+
+    Raises:
+        DockerError: there is no daemon.
+    """
+    # Imported here: what runs without containers needs nothing of it.
+    from refill.runtimes.docker_daemon import DockerError, connect
+    from refill.runtimes.docker_pulls import resolve
+
+    home.mkdir(parents=True, exist_ok=True)
+    content: dict[str, Any] = {"schema": SCHEMA, "name": name, "code": code, "source": "docker"}
+    client = connect(host)
+    try:
+        image = resolve(client, reference, f"docker.{name}.pull")
+        content |= {"status": "at hand", "image": {"name": name, **image}}
+    except DockerError as error:
+        content |= {"status": "not at hand", "why": without_paths(str(error), [root])}
+    finally:
+        client.close()
     write_json(record, content)
     return content
 
@@ -133,6 +181,11 @@ def _jars(home: str) -> dict[str, str]:
     return {f"lib/{jar.name}": sha256_file(jar) for jar in sorted(lib.glob("*.jar"))}
 
 
+def is_at_hand(record: Path) -> bool:
+    """Say whether an engine's record says that it can be had."""
+    return bool(read_json(record, SCHEMA)["status"] == "at hand")
+
+
 def open_installation(
     record: Path, name: str, spec: Mapping[str, Any], settings: Mapping[str, Any], home: Path
 ) -> Installed:
@@ -147,6 +200,8 @@ def open_installation(
     if content["status"] != "at hand":
         raise EngineError(content["why"])
     own = settings[name]
+    if content["source"] == "docker":
+        return Installed(None, None, content["image"])
     if content["source"] == "url":
         return Installed(None, None)
     place = Path(own["home"]) if own["home"] else home

@@ -57,6 +57,23 @@ class Node:
 
 
 @dataclass(frozen=True)
+class Image:
+    """How a published image is told what a node is to be.
+
+    Its entry point takes every variable whose name has a dot for a setting of the node.
+
+    Attributes:
+        data: folder in which it keeps its data.
+        java_options: variable with further arguments of Java.
+        variables: what switches off what a home of artifacts does not know either.
+    """
+
+    data: str
+    java_options: str
+    variables: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class Dialect:
     """Where the two differ in how they are started.
 
@@ -68,6 +85,7 @@ class Dialect:
         standard_input: gives what it reads there, from its settings, its folder of settings and
             its folder of logs; None: nothing.
         environment: variables that are set for it, by its folder for temporary files.
+        image: how the published image is told all that.
     """
 
     name: str
@@ -76,6 +94,7 @@ class Dialect:
     start: Callable[[Path], Sequence[str]]
     standard_input: Callable[[Mapping[str, str], Path, Path], bytes] | None
     environment: Callable[[Path], Mapping[str, str]]
+    image: Image
 
 
 LOGGING = """\
@@ -163,6 +182,28 @@ def describe(dialect: Dialect, node: Node) -> Description:
     )
 
 
+def container(dialect: Dialect, budget: Budget, start_timeout_s: float) -> Description:
+    """Describe a node of the published image: its own Java, flags and paths, our settings."""
+
+    def variables(place: Place) -> Mapping[str, str]:
+        return node_settings(place, budget.cpus)
+
+    return Description(
+        dialect.name,
+        lambda _: [],
+        is_ready({}),
+        {**dialect.image.variables, dialect.image.java_options: " ".join(heap_flags(budget))},
+        start_timeout_s,
+        variables=variables,
+        data=dialect.image.data,
+    )
+
+
+def heap_flags(budget: Budget) -> list[str]:
+    """Give the arguments of Java that set the heap; all else of a published image is its own."""
+    return [f"-Xms{budget.heap}", f"-Xmx{budget.heap}"]
+
+
 def java_flags(java: Java, budget: Budget) -> list[str]:
     """Give the arguments of Java that both engines are run with: budget, collector, quiet logs.
 
@@ -170,7 +211,7 @@ def java_flags(java: Java, budget: Budget) -> list[str]:
     """
     buffers = _bytes(budget.heap) // HEAP_SHARE_OF_BUFFERS
     flags = [
-        f"-Xms{budget.heap}", f"-Xmx{budget.heap}", f"-XX:MaxDirectMemorySize={buffers}",
+        *heap_flags(budget), f"-XX:MaxDirectMemorySize={buffers}",
         f"-XX:ActiveProcessorCount={budget.cpus}", "-XX:+UseG1GC", "-Xss1m",
         "-XX:-OmitStackTraceInFastThrow", "-XX:-UsePerfData",
         "-Dfile.encoding=UTF-8", "-Djava.awt.headless=true", "-Djna.nosys=true",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from refill.engines.native import Dialect
+from refill.engines.native import Dialect, Image
 
 NAME = "opensearch"
 MAIN = "org.opensearch.bootstrap.OpenSearch"
@@ -35,4 +35,14 @@ def _start(home: Path) -> Sequence[str]:
     return ["-cp", f"{home / 'lib'}/*", MAIN]
 
 
-DIALECT = Dialect(NAME, _settings, _flags, _start, None, lambda _: {})
+# Source: docker/release/config/opensearch/opensearch-docker-entrypoint.sh of opensearch-build.
+IMAGE = Image(
+    "/usr/share/opensearch/data",
+    "OPENSEARCH_JAVA_OPTS",
+    {
+        "DISABLE_SECURITY_PLUGIN": "true",
+        "DISABLE_INSTALL_DEMO_CONFIG": "true",
+        "DISABLE_PERFORMANCE_ANALYZER_AGENT_CLI": "true",
+    },
+)
+DIALECT = Dialect(NAME, _settings, _flags, _start, None, lambda _: {}, IMAGE)

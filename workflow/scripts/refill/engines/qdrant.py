@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ UNKNOWN = float("nan")
 NOT_QDRANT = ": is this a Qdrant server of version 1.19 or newer?"
 # `status` of an optimization that is not over yet.
 ACTIVE = "optimizing"
+# Where the published image keeps its data.
+IMAGE_DATA = "/qdrant/storage"
 
 
 def embedded(program: Sequence[str], cpus: int, start_timeout_s: float) -> Description:
@@ -72,6 +74,19 @@ def server(program: Sequence[str], cpus: int, start_timeout_s: float) -> Descrip
         start_timeout_s,
         variables=variables,
     )
+
+
+def container(image: Mapping[str, Any], cpus: int, start_timeout_s: float) -> Description:
+    """Describe a Qdrant in a container: the embedded one, built here, or the published server.
+
+    Args:
+        image: record of the image.
+        cpus: CPUs that it may use.
+        start_timeout_s: until it must be ready.
+    """
+    if "reference" not in image:
+        return embedded([], cpus, start_timeout_s)
+    return replace(server([], cpus, start_timeout_s), data=IMAGE_DATA)
 
 
 def external(start_timeout_s: float) -> Description:

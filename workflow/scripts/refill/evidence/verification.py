@@ -61,8 +61,11 @@ def inspect(manifest_path: Path, project: Path | None = None, figures: bool = Tr
         found.differences += unlike_attempts(manifest)
         for path in whole:
             found.differences += recounted.differences(work, path)
-        for path in _of_kind(manifest["results"], "image"):
+        images = _of_kind(manifest["results"], "image")
+        for path in images:
             found.differences += image_archives.differences(work, path)
+        asked = [path for path in whole if path not in manifest["not_asked_for"]]
+        found.differences += image_archives.unlike_measured(work, images, asked)
         found.differences += remade.differences(manifest["written"], work, manifest["results"])
     found.differences += crate_check.check(work)
     found.notes += _other_code(manifest)
@@ -238,13 +241,14 @@ def _stated(path: str, record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     found += [
         (f"images.{name}.id", image["archive"], image["id"].removeprefix("sha256:"))
         for name, image in images.items()
+        if "archive" in image
     ]
     corpus = record.get("corpus")
     if isinstance(corpus, Mapping) and "sha256" in corpus:
         target = f"results/corpora/{corpus['name']}/corpus.json"
         found.append(("corpus.sha256", target, corpus["sha256"]))
     match record.get("schema"):
-        case "refill.image/1":
+        case "refill.image/1" if "archive" in record:
             found.append(("id", record["archive"], record["id"].removeprefix("sha256:")))
         case "refill.corpus/1" | "refill.documents/1":
             folder = Path(path).parent

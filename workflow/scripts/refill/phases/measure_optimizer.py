@@ -18,25 +18,24 @@ from refill.batch_job import scratch
 from refill.config import resolve_optimizers
 from refill.corpora.store import Corpus
 from refill.engines import qdrant
-from refill.engines.description import EngineError, archive_program
+from refill.engines.description import EngineError
 from refill.engines.qdrant import Api
 from refill.evidence.attempts import Attempt
 from refill.evidence.hashes import sha256_file
 from refill.evidence.host import host_facts
-from refill.evidence.records import read_json, write_json
+from refill.evidence.records import write_json
 from refill.evidence.scrub import without_paths
 from refill.load.clients import ClientError
 from refill.load.floor import measure as measure_floor
 from refill.load.ledger import conservation
-from refill.load.wire import Address
 from refill.oracle.recall import TruthError
 from refill.phases.attempted import attempted
+from refill.phases.containers import opened
 from refill.phases.optimizer_record import judged, phase_figures
 from refill.phases.optimizer_run import OPEN_CONNECTIONS, OptimizerRun, PhaseError, Settings
 from refill.phases.pauses import stood_still
+from refill.phases.qdrant_engine import QdrantParts
 from refill.progress import Progress
-from refill.runtimes.external import ExternalEngine
-from refill.runtimes.process import ProcessEngine
 
 SCHEMA = "refill.optimizer-run/1"
 
@@ -103,15 +102,22 @@ def _measure(
     configuration = _configuration(plan, corpus)
     settings = _settings(plan, configuration["applied"])
     host = host_facts(scratch(files.root))
-    floor = measure_floor()
     failure: str | None = None
     identity: dict[str, Any] = {}
+    containers: dict[str, Any] | None = None
     with ExitStack() as stack:
-        engine = _engine(plan, files, attempt)
+        inside = stack.enter_context(opened(plan, attempt.folder, 1, progress.say))
+        # Here, where the driver has the CPUs that it has in the run.
+        floor = measure_floor()
+        parts = QdrantParts(files.root, files.image, plan["qdrant"], plan["cpus"])
+        # One folder for each target, so that a rerun finds and removes what a killed run left.
+        data = scratch(files.root) / attempt.target.replace("/", "-")
+        engine = parts.engine(data, attempt.folder / "qdrant.log", inside)
         stack.enter_context(engine)
         api = Api(engine.address, qdrant.api_key(plan["qdrant"]["api_key_env"]))
         stack.callback(api.close)
-        identity = api.identity()
+        identity = parts.identity(engine, api.identity())
+        containers = inside.record() if inside else None
         run = OptimizerRun(settings, corpus, engine, api, attempt.folder, progress)
         if engine.runtime == "external":
             stack.callback(_drop, run, progress)
@@ -151,7 +157,8 @@ def _measure(
         "outcome": outcome,
         "code": plan["code"],
         "corpus": _corpus_block(files, corpus),
-        "engine": _engine_block(plan, files, identity),
+        "engine": identity,
+        "containers": containers,
         "configuration": {**configuration, "readback": run.readback},
         "host": host,
         "driver": {**floor, "longest_stall_s": longest_stall_s},
@@ -212,47 +219,6 @@ def _settings(plan: Mapping[str, Any], applied: Mapping[str, Any]) -> Settings:
 def _expected(settings: Settings) -> list[str]:
     names = ["upload", "draining", "steady"]
     return [*names, "followup-draining", "followup-steady"] if settings.followup else names
-
-
-def _engine(
-    plan: Mapping[str, Any], files: Files, attempt: Attempt
-) -> ProcessEngine | ExternalEngine:
-    given, cpus = plan["qdrant"], plan["cpus"]
-    limit = given["start_timeout_s"]
-    # One folder for each target, so that a rerun finds and removes what a killed run left.
-    data = scratch(files.root) / attempt.target.replace("/", "-")
-    log = attempt.folder / "qdrant.log"
-    if given.get("url"):
-        return ExternalEngine(qdrant.external(limit), Address.from_url(given["url"]))
-    if given.get("binary"):
-        program = [str(Path(given["binary"]).absolute())]
-        return ProcessEngine(qdrant.server(program, cpus, limit), data, log)
-    assert files.image is not None
-    image = read_json(files.image, "refill.image/1")
-    archive = files.root / image["archive"]
-    if (found := sha256_file(archive)) != image["id"].removeprefix("sha256:"):
-        raise EngineError(
-            f"{image['archive']} has the SHA-256 {found}, its record says {image['id']}: "
-            f"delete {image['archive']} and run again"
-        )
-    return ProcessEngine(qdrant.embedded(archive_program(archive), cpus, limit), data, log)
-
-
-def _engine_block(
-    plan: Mapping[str, Any], files: Files, identity: Mapping[str, Any]
-) -> dict[str, Any]:
-    given = plan["qdrant"]
-    image = read_json(files.image, "refill.image/1") if files.image else None
-    return {
-        "name": "qdrant",
-        "runtime": "external" if given.get("url") else "process",
-        # The title tells, so that an embedded engine behind a URL does not pass as the server.
-        "embedded": image is not None or "embedded" in str(identity.get("title")),
-        "cpus": None if given.get("url") else plan["cpus"],
-        "image": {"id": image["id"], "tree": image["tree"]} if image else None,
-        "binary": sha256_file(Path(given["binary"])) if given.get("binary") else None,
-        **identity,
-    }
 
 
 def _corpus_block(files: Files, corpus: Corpus) -> dict[str, Any]:

@@ -22,7 +22,7 @@ import pandas as pd
 from refill.batch_job import scratch
 from refill.corpora.documents import Documents
 from refill.engines.description import EngineError
-from refill.engines.installations import open_installation
+from refill.engines.installations import is_at_hand, open_installation
 from refill.evidence.attempts import Attempt
 from refill.evidence.hashes import sha256_file
 from refill.evidence.host import host_facts
@@ -34,9 +34,11 @@ from refill.load.ledger import STATUSES, conservation
 from refill.operations.catalog import Operations
 from refill.operations.requests import RequestSet
 from refill.phases.attempted import attempted
+from refill.phases.containers import Containers, departures, opened
 from refill.phases.pauses import client_pauses
 from refill.phases.round_ledger import write_ledger
 from refill.phases.round_native import RECORDED, NativeParts
+from refill.phases.round_parts import Parts
 from refill.phases.round_plan import Settings, cells, from_plain
 from refill.phases.round_record import (
     cell_figures,
@@ -47,7 +49,7 @@ from refill.phases.round_record import (
     warned,
 )
 from refill.phases.round_run import WARM_UP, RoundRun
-from refill.phases.round_stack import GatewayStack, Parts
+from refill.phases.round_stack import GatewayStack
 from refill.phases.round_system import GATEWAY, RoundSystem
 from refill.progress import Progress
 
@@ -65,6 +67,7 @@ class Files:
         corpus: folder of the prepared documents.
         gateway_image: record of the gateway's image.
         qdrant_image: record of Qdrant's image; None for a binary or a URL.
+        valkey_image: record of Valkey's image; None where it is a process.
         engines: by native engine, its record; its home may lie beside it.
         record, ledger, resources: what is written.
         profiles: the raw profile of each of the round's profiles (`warm`, `cold`).
@@ -79,6 +82,7 @@ class Files:
     resources: Path
     profiles: Mapping[str, Path]
     engines: Mapping[str, Path] = field(default_factory=dict)
+    valkey_image: Path | None = None
 
     @property
     def written(self) -> list[Path]:
@@ -92,7 +96,8 @@ def measure(plan: Mapping[str, Any], files: Files, progress: Progress) -> dict[s
     Args:
         plan: `profile`, `image`, `n`, `serving`, `scale`, `seed`, `engines`, `operations`,
             `counts`, `warm_up`, `timeout_s`, `trial_limit_s`, `qdrant`, `valkey`, `gateway`,
-            `native`, `native_specs`, `cpus` and `code`, all from the config.
+            `native`, `native_specs`, `cpus` and `code`, all from the config; in containers also
+            `runtime` and `docker`.
         files: what is read and written.
         progress: where the round says how far it is.
 
@@ -122,25 +127,32 @@ def _measure(
     name = f"{plan['profile']}/{plan['image']}-{plan['n']}"
     requests = RequestSet.build(operations, documents, plan["seed"], INDEX, name)
     data = scratch(files.root)
-    host, floor = host_facts(data), measure_floor()
+    host = host_facts(data)
     data = data / attempt.target.replace("/", "-")
-    stack = GatewayStack(_parts(plan, files), data, attempt.folder)
-    openers = {name: partial(_native_parts, name, plan, files) for name in natives_of(plan)}
-    system = RoundSystem(stack, openers, data, attempt.folder, progress.say)
-    run = RoundRun(settings, requests, system, attempt.folder, progress)
     failure: str | None = None
-    try:
-        with system:
-            try:
-                run.run(documents)
-                system.drop()
-            except (EngineError, ClientError) as error:
-                # While the parts are still there to tell.
-                raise EngineError(system.explain(error)) from error
-    except EngineError as error:
-        # An engine's own words may hold paths of this machine; a record holds none.
-        failure = without_paths(str(error), [files.root])
-        progress.say(f"the round is invalid: {failure}")
+    # No daemon, or a machine too small for the budgets, is an error and no round.
+    with opened(plan, attempt.folder, _budgets(plan, files), progress.say) as inside:
+        # Here, where the driver has the CPUs that it has in the round.
+        floor = measure_floor()
+        stack = GatewayStack(_parts(plan, files), data, attempt.folder, inside)
+        openers = {
+            name: partial(_native_parts, name, plan, files, inside) for name in natives_of(plan)
+        }
+        system = RoundSystem(stack, openers, data, attempt.folder, progress.say)
+        run = RoundRun(settings, requests, system, attempt.folder, progress)
+        try:
+            with system:
+                try:
+                    run.run(documents)
+                    system.drop()
+                except (EngineError, ClientError) as error:
+                    # While the parts are still there to tell.
+                    raise EngineError(system.explain(error)) from error
+        except EngineError as error:
+            # An engine's own words may hold paths of this machine; a record holds none.
+            failure = without_paths(str(error), [files.root])
+            progress.say(f"the round is invalid: {failure}")
+        containers = inside.record() if inside else None
     rows = run.ledger.frame()
     figures = cell_figures(
         settings, run.trials, rows, run.judge.shown, plan["serving"], _request_cache(plan)
@@ -183,7 +195,7 @@ def _measure(
         "waited_for_machine_s": waited,
         "valid": not invalid,
         "invalid": invalid,
-        "warnings": warned(figures),
+        "warnings": [*departures(containers), *warned(figures)],
         "outcome": outcome,
         "corpus": {
             "name": documents.record["name"],
@@ -191,6 +203,7 @@ def _measure(
             "sha256": sha256_file(files.corpus / "corpus.json"),
         },
         "engines": system.identities,
+        "containers": containers,
         "natives": natives,
         "configuration": {
             "counts": plan["counts"],
@@ -258,14 +271,23 @@ def natives_of(plan: Mapping[str, Any]) -> list[str]:
     return [engine for engine in plan["engines"] if engine != GATEWAY]
 
 
-def _native_parts(name: str, plan: Mapping[str, Any], files: Files) -> NativeParts:
+def _budgets(plan: Mapping[str, Any], files: Files) -> int:
+    """Say how many budgets there are at once: of the gateway's parts together, and of natives."""
+    return 1 + sum(is_at_hand(files.engines[name]) for name in natives_of(plan))
+
+
+def _native_parts(
+    name: str, plan: Mapping[str, Any], files: Files, inside: Containers | None
+) -> NativeParts:
     """Give what a native engine is made of; an EngineError says why it is not at hand."""
     record, settings = files.engines[name], plan["native"]
     installed = open_installation(
         record, name, plan["native_specs"][name], settings, record.with_suffix("") / "home"
     )
-    cpus = settings["cpus"] or len(os.sched_getaffinity(0))
-    return NativeParts(name, installed, settings, cpus, INDEX)
+    # In a container the CPUs of its budget, whatever this machine has.
+    budget = plan["docker"]["budget"]["cpus"] if installed.image else None
+    cpus = settings["cpus"] or budget or len(os.sched_getaffinity(0))
+    return NativeParts(name, installed, settings, cpus, INDEX, inside)
 
 
 def _native_settings(plan: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -283,6 +305,7 @@ def _parts(plan: Mapping[str, Any], files: Files) -> Parts:
         root=files.root,
         gateway_image=files.gateway_image,
         qdrant_image=files.qdrant_image,
+        valkey_image=files.valkey_image,
         qdrant=plan["qdrant"],
         valkey=plan["valkey"],
         gateway=plan["gateway"],

@@ -29,8 +29,7 @@ from refill.phases.drain import Drain
 from refill.phases.judge import OptimizerJudge
 from refill.phases.polls import Poll, Polls
 from refill.progress import Progress
-from refill.runtimes.external import ExternalEngine
-from refill.runtimes.process import ProcessEngine
+from refill.runtimes.engine import Engine
 from refill.stats.quantiles import recall_summary
 
 OPEN_CONNECTIONS = 16
@@ -96,7 +95,7 @@ class OptimizerRun:
         self,
         settings: Settings,
         corpus: Corpus,
-        engine: ProcessEngine | ExternalEngine,
+        engine: Engine,
         api: Api,
         folder: Path,
         progress: Progress,

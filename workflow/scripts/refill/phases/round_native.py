@@ -16,6 +16,10 @@ from refill.engines import native
 from refill.engines.description import EngineError
 from refill.engines.installations import DIALECTS, Installed
 from refill.load.wire import Address
+from refill.phases import containers
+from refill.phases.containers import Containers
+from refill.phases.image_records import image_block
+from refill.runtimes.engine import Engine
 from refill.runtimes.external import ExternalEngine
 from refill.runtimes.process import ProcessEngine
 from refill.runtimes.users import other_user, take_copy
@@ -34,6 +38,7 @@ class NativeParts:
         settings: the `rounds.native` section.
         cpus: CPUs that it may use.
         index: name of the index.
+        inside: where its container belongs; None: it is none.
     """
 
     name: str
@@ -41,6 +46,7 @@ class NativeParts:
     settings: Mapping[str, Any]
     cpus: int
     index: str
+    inside: Containers | None = None
 
 
 class NativeEngine:
@@ -67,21 +73,24 @@ class NativeEngine:
         self.headers = native.credentials(self._settings) if self._external else {}
         self._api = native.Api(self.name, self.address, self.headers)
         open_.callback(self._api.close)
-        self.started_s = (
-            float(self._engine.start_s) if isinstance(self._engine, ProcessEngine) else None
-        )
+        self.started_s = self._engine.start_s
         self.identity = self._identity()
 
     @property
     def _external(self) -> bool:
-        return self._parts.installed.home is None
+        return self._parts.installed.home is None and self._parts.installed.image is None
 
-    def _started(
-        self, scratch: Path, log: Path, open_: ExitStack
-    ) -> ProcessEngine | ExternalEngine:
+    @property
+    def _budget(self) -> native.Budget:
+        return native.Budget(self._parts.cpus, self._parts.settings["heap"])
+
+    def _started(self, scratch: Path, log: Path, open_: ExitStack) -> Engine:
         parts, limit = self._parts, self._settings["start_timeout_s"]
         dialect = DIALECTS[self.name]
-        home, java = parts.installed.home, parts.installed.java
+        home, java, image = parts.installed.home, parts.installed.java, parts.installed.image
+        if image is not None and parts.inside is not None:
+            described = native.container(dialect, self._budget, limit)
+            return open_.enter_context(parts.inside.engine(described, image, shared=False))
         if home is None or java is None:
             headers = native.credentials(self._settings)
             described = native.external(dialect, headers, limit)
@@ -91,7 +100,7 @@ class NativeEngine:
         node = native.Node(
             home,
             java,
-            native.Budget(parts.cpus, parts.settings["heap"]),
+            self._budget,
             user,
             limit,
             lambda source, copy: take_copy(source, copy, other_user(user)),
@@ -99,14 +108,22 @@ class NativeEngine:
         return open_.enter_context(ProcessEngine(native.describe(dialect, node), scratch, log))
 
     def _identity(self) -> dict[str, Any]:
-        parts, java = self._parts, self._parts.installed.java
         found = self._api.identity()
-        budget = native.Budget(parts.cpus, parts.settings["heap"])
+        return {"runtime": self._engine.runtime, **self._source(), **found}
+
+    def _source(self) -> dict[str, Any]:
+        """Give what it is started from, and with which arguments of Java."""
+        java, image = self._parts.installed.java, self._parts.installed.image
+        if image is not None:
+            return {
+                "java": None,
+                "flags": native.heap_flags(self._budget),
+                "image": image_block(image),
+                **containers.identity(self._engine),
+            }
         return {
-            "runtime": self._engine.runtime,
             "java": java.identity() if java else None,
-            "flags": native.java_flags(java, budget) if java else None,
-            **found,
+            "flags": native.java_flags(java, self._budget) if java else None,
         }
 
     def prime(self, documents: Documents) -> None:

@@ -21,6 +21,8 @@ from refill.stats.quantiles import search_stats
 from refill.stats.silence import is_long, longest_silence
 
 PROFILES = ("warm", "cold")
+# Of a process's counters, what stands for now and is no sum.
+LEVELS = ("rss_bytes", "memory_peak_bytes")
 # What a profile does not need of the common figures of a closed loop.
 _NOT_HERE = ("recall_mean", "hits_short")
 
@@ -207,14 +209,14 @@ def hit_ratio(cache: Mapping[str, Any]) -> float | None:
 def spent(before: Moment, after: Moment) -> dict[str, dict[str, float | None]]:
     """Give what each process used between two moments, and its memory at the second.
 
-    `cpu_s` and bytes of disk are differences, `rss_bytes` is not; None where it is not known.
+    Times and bytes of disk are differences, memory is not; None where it is not known.
     """
     found: dict[str, dict[str, float | None]] = {}
     for name, now in after.resources.items():
         if (earlier := before.resources.get(name)) is None:
             continue
         found[name] = {
-            key: value if key == "rss_bytes" else _difference(earlier[key], value)
+            key: value if key in LEVELS else _difference(earlier[key], value)
             for key, value in now.items()
         }
     return found

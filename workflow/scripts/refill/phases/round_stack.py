@@ -14,46 +14,18 @@ import numpy as np
 from refill.contexts import OpensParts
 from refill.corpora.documents import Documents
 from refill.engines import gateway, qdrant, valkey
-from refill.engines.description import Description, EngineError, archive_program
+from refill.engines.description import EngineError
 from refill.engines.valkey import Aof
-from refill.evidence.hashes import sha256_file
-from refill.evidence.records import read_json
 from refill.load.wire import Address
+from refill.phases.containers import Containers
+from refill.phases.round_parts import ContainerStarter, Parts, ProcessStarter, Starter
 from refill.processes import wait_for
-from refill.runtimes.external import ExternalEngine
-from refill.runtimes.process import ProcessEngine
+from refill.runtimes.engine import Engine
 
 IDLE_POLLS = 3
 IDLE_TIMEOUT_S = 60.0
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What a system is made of.
-
-    Attributes:
-        root: the project's folder, which paths in image records are relative to.
-        gateway_image: record of the gateway's image.
-        qdrant_image: record of Qdrant's image; None for a binary or a URL.
-        qdrant: the `qdrant` section of the config.
-        valkey: the `rounds.valkey` section.
-        gateway: the `rounds.gateway` section.
-        cpus: CPUs that Qdrant may use.
-        serving: whether the gateway serves from its cache.
-        index: name of the index.
-        namespace: prefix of the gateway's keys and collections.
-    """
-
-    root: Path
-    gateway_image: Path
-    qdrant_image: Path | None
-    qdrant: Mapping[str, Any]
-    valkey: Mapping[str, Any]
-    gateway: Mapping[str, Any]
-    cpus: int
-    serving: bool
-    index: str
-    namespace: str
+# Beside the three, in containers: what they use of their budget together.
+SHARED = "shared budget"
 
 
 @dataclass(frozen=True)
@@ -74,83 +46,59 @@ class GatewayStack(OpensParts):
         parts: what it is made of.
         scratch: a folder of this target's own; removed at the end.
         logs: folder that takes the logs of the three.
+        inside: where their containers belong; None: they are processes.
     """
 
     name = "gateway"
 
-    def __init__(self, parts: Parts, scratch: Path, logs: Path) -> None:
+    def __init__(
+        self, parts: Parts, scratch: Path, logs: Path, inside: Containers | None = None
+    ) -> None:
         super().__init__()
         self._parts = parts
         self._scratch = scratch
         self._logs = logs
+        self._inside = inside
         self.identities: dict[str, Any] = {}
 
     def _start(self) -> None:
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._open.callback(shutil.rmtree, self._scratch, ignore_errors=True)
-        parts = self._parts
-        # What can be refused is refused before anything runs.
-        binary = valkey.find_binary(parts.valkey["binary"])
-        image = read_json(parts.gateway_image, "refill.image/1")
-        archive = _archive(parts.root, image)
+        parts, starter = self._parts, self._starter()
         password, key = valkey.new_password(), qdrant.api_key(parts.qdrant["api_key_env"])
-        limit = parts.valkey["start_timeout_s"]
-        self._valkey = self._run("valkey", valkey.server([str(binary)], password, limit))
-        self._qdrant = self._qdrant_engine()
-        backends = gateway.Backends(self._valkey.address, password, self._qdrant.address, key)
-        settings = {**parts.gateway, "namespace": parts.namespace}
-        program = archive_program(archive)
-        described = gateway.server(program, image["id"], backends, parts.serving, settings)
-        self._gateway = self._run("gateway", described)
+        self._valkey = self._open.enter_context(starter.valkey(password))
+        self._qdrant = self._open.enter_context(starter.qdrant())
+        inner = starter.reached
+        backends = gateway.Backends(inner(self._valkey), password, inner(self._qdrant), key)
+        self._gateway = self._open.enter_context(starter.gateway(backends))
         self.address: Address = self._gateway.address
         self.api = gateway.Api(self.address)
         self._control = valkey.Control(self._valkey.address, password)
         self._qdrant_api = qdrant.Api(self._qdrant.address, key)
         for control in (self.api, self._control, self._qdrant_api):
             self._open.callback(control.close)
-        self.identities = self._identities(image, binary)
+        self.identities = starter.identities(self._engines, self._stated())
 
-    def _run(self, name: str, description: Description) -> ProcessEngine:
-        # A folder each: an engine removes the folder above its own at its end.
-        engine = ProcessEngine(description, self._scratch / name, self._logs / f"{name}.log")
-        return self._open.enter_context(engine)
+    def _starter(self) -> Starter:
+        if self._inside is None:
+            return ProcessStarter(self._parts, self._scratch, self._logs)
+        return ContainerStarter(self._parts, self._scratch, self._logs, self._inside)
 
-    def _qdrant_engine(self) -> ProcessEngine | ExternalEngine:
-        parts, given = self._parts, self._parts.qdrant
-        limit = given["start_timeout_s"]
-        if given.get("url"):
-            kept = ExternalEngine(qdrant.external(limit), Address.from_url(given["url"]))
-            return self._open.enter_context(kept)
-        if given.get("binary"):
-            described = qdrant.server([str(Path(given["binary"]).absolute())], parts.cpus, limit)
-        else:
-            assert parts.qdrant_image is not None
-            image = read_json(parts.qdrant_image, "refill.image/1")
-            program = archive_program(_archive(parts.root, image))
-            described = qdrant.embedded(program, parts.cpus, limit)
-        return self._run("qdrant", described)
+    @property
+    def _engines(self) -> dict[str, Engine]:
+        return {"gateway": self._gateway, "qdrant": self._qdrant, "valkey": self._valkey}
 
-    def _identities(self, image: Mapping[str, Any], binary: Path) -> dict[str, Any]:
-        parts, found = self._parts, self._qdrant_api.identity()
-        identity = self.api.identity()
-        if identity["serving"] != parts.serving:
+    def _stated(self) -> dict[str, dict[str, Any]]:
+        """Give what each part says of itself."""
+        stated = self.api.identity()
+        if stated["serving"] != self._parts.serving:
             raise EngineError(
-                f"gateway: serving is {identity['serving']}, this round needs {parts.serving}"
+                f"gateway: serving is {stated['serving']}, this round needs {self._parts.serving}"
             )
-        given = parts.qdrant
-        edge = read_json(parts.qdrant_image, "refill.image/1") if parts.qdrant_image else None
         return {
-            "gateway": {**identity, "image": image_block(image)},
-            "qdrant": {
-                "name": "qdrant",
-                "runtime": self._qdrant.runtime,
-                "embedded": edge is not None or "embedded" in str(found.get("title")),
-                "cpus": None if given.get("url") else parts.cpus,
-                "image": image_block(edge) if edge else None,
-                "binary": sha256_file(Path(given["binary"])) if given.get("binary") else None,
-                **found,
-            },
-            "valkey": self._control.identity(binary),
+            "gateway": stated,
+            "qdrant": self._qdrant_api.identity(),
+            "valkey": self._control.identity(),
         }
 
     # ---- priming
@@ -237,35 +185,17 @@ class GatewayStack(OpensParts):
             EngineError: a part does not answer.
         """
         self.check()
-        engines = {"gateway": self._gateway, "qdrant": self._qdrant, "valkey": self._valkey}
+        used = {name: asdict(engine.resources()) for name, engine in self._engines.items()}
+        if self._inside is not None and (shared := self._inside.shared()) is not None:
+            used[SHARED] = shared
         return Moment(
             cache=self.api.counters(),
             aof=self._control.aof(),
             resources={
-                name: {key: _known(value) for key, value in asdict(engine.resources()).items()}
-                for name, engine in engines.items()
+                name: {key: _known(value) for key, value in counters.items()}
+                for name, counters in used.items()
             },
         )
-
-
-def image_block(image: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what a record says of an image: identity, tag, tree, and how it differs from another."""
-    block = {key: image[key] for key in ("name", "id", "tag", "tree")}
-    differs = image.get("differs_from")
-    if differs:
-        block["differs_from"] = {key: differs[key] for key in ("image", "files")}
-    return block
-
-
-def _archive(root: Path, image: Mapping[str, Any]) -> Path:
-    """Give an image's archive when it is the one that its record names."""
-    path = root / str(image["archive"])
-    if (found := sha256_file(path)) != image["id"].removeprefix("sha256:"):
-        raise EngineError(
-            f"{image['archive']} has the SHA-256 {found}, its record says {image['id']}: "
-            f"delete {image['archive']} and run again"
-        )
-    return path
 
 
 def _known(value: float) -> float | None:

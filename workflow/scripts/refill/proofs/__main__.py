@@ -19,10 +19,13 @@ from refill.evidence.records import RecordError
 from refill.processes import StoppedError
 from refill.progress import Progress
 from refill.proofs.calls import ScriptsError
-from refill.proofs.measure import QDRANT, Files, prove, replay
+from refill.proofs.engines import QDRANT, VALKEY
+from refill.proofs.measure import Files, prove, replay
 from refill.proofs.suite import SCALES
 
 IMAGE_NAMES = {"old": "gateway-old", "new": "gateway-new", QDRANT: "qdrant-edge"}
+# In containers the server is one of an image, too.
+CONTAINER_NAMES = {**IMAGE_NAMES, VALKEY: "valkey"}
 SCRIPTS = PROJECT / "workflow" / "scripts"
 
 
@@ -34,6 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--images", type=Path, required=True,
         help="folder of the built images: " + ", ".join(f"{n}.json" for n in IMAGE_NAMES.values()),
+    )  # fmt: skip
+    parser.add_argument(
+        "--docker", nargs="?", const="", metavar="HOST",
+        help="in containers of the images, valkey.json among them, by the daemon at HOST (by "
+        "default as for the docker command)",
     )  # fmt: skip
     parser.add_argument("--output", type=Path, help="the record to write")
     parser.add_argument("--scale", choices=SCALES, default="full", help="%(default)s")
@@ -61,8 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "form": options.scale,
         "seed": options.seed,
         "servers": servers,
+        "runtime": "process",
     }
-    images = {name: options.images / f"{file}.json" for name, file in IMAGE_NAMES.items()}
+    names = IMAGE_NAMES
+    if options.docker is not None:
+        plan |= {"runtime": "docker", "docker": {"host": options.docker or None}}
+        names = CONTAINER_NAMES
+    images = {name: options.images / f"{file}.json" for name, file in names.items()}
     files = Files(Path(), images, options.output or Path("none"))
     try:
         if options.replay:
@@ -83,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _replay(plan: dict[str, Any], files: Files, what: str) -> int:
-    failures = replay(plan, files, what)
+    failures = replay(plan, files, what, print)
     for failure in failures:
         print(failure)
     print(f"{what}: {f'{len(failures)} failures' if failures else 'holds'}")

@@ -12,7 +12,7 @@ from collections.abc import Generator
 from typing import Any
 
 from refill.proofs.calls import Call, Index, sweep
-from refill.proofs.world import FILLS, HELD, MAYBE, NAMES, Claim, DeadWriter, Life, World
+from refill.proofs.world import FILLS, HELD, MAYBE, NAMES, Claim, DeadWriter, World
 
 Steps = Generator[Call | None, Any, None]
 Step = Generator[Call | None, Any, Any]
@@ -181,21 +181,15 @@ def _turn(world: World, chance: random.Random, name: str) -> Steps:
         if reply is not None:
             del world.claims[name][token]
         return
-    before = set(world.standing[name])
-    after: str | None = index.incarnation if kind == "create" else None
-    if after:
-        world.lives[after] = Life(name)
-    world.standing[name] = before | {after}
+    world.turning(kind, name, index.incarnation)
     reply = yield from _surely(world, chance, index.commit(kind, token))
     if reply is None:
         return
-    if reply[0] != 1:
+    # A repeat is refused where another client has deleted meanwhile what was created.
+    if reply[0] != 1 and not (kind == "create" and world.lives[index.incarnation].leaving):
         world.fail(f"the commit to {kind} {index.incarnation} says {reply[1]}")
-    world.standing[name] = {after}
+    world.turned(kind, name, index.incarnation)
     del world.claims[name][token]
-    if kind == "delete":
-        world.deleted.add(index.incarnation)
-    world.counts[f"{kind}s acknowledged"] += 1
 
 
 def _sweep(name: str) -> Steps:

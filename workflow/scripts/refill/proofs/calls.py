@@ -42,9 +42,18 @@ def read_sources(archive: Path) -> dict[str, bytes]:
             for name in file.namelist()
             if name.startswith(FOLDER) and name.endswith(".lua")
         }
+    return known_sources(archive.name, found)
+
+
+def known_sources(image: str, found: dict[str, bytes]) -> dict[str, bytes]:
+    """Give the scripts that an image has when they are those that this proof can call.
+
+    Raises:
+        ScriptsError: they are not.
+    """
     if set(found) != set(NAMES):
         raise ScriptsError(
-            f"{archive.name}: has the scripts {', '.join(sorted(found))}; the proof knows "
+            f"{image}: has the scripts {', '.join(sorted(found))}; the proof knows "
             f"{', '.join(NAMES)}: tell refill/proofs/calls.py how the gateway calls the others"
         )
     return found

@@ -2,7 +2,8 @@
 
 An episode is one data set with several kills. All that is drawn (who calls what, when the server is
 killed) follows from the episode's seed. In which order the server takes calls that are in flight
-together, and which of them it finishes when it is killed, does not.
+together, which of them it finishes when it is killed, and how many a container's clients make until
+the daemon has killed it, does not.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from redis import Connection
@@ -32,6 +34,8 @@ MOST_FAILURES = 5
 # Steps between two kills, and how long after sending the last calls the server is killed, in s.
 STEPS = (4, 40)
 KILL_AFTER_S = 0.0006
+# Until the server of a kill is dead.
+KILL_S = 60.0
 REWRITES = 0.02
 
 
@@ -40,31 +44,39 @@ class Client:
 
     Attributes:
         reply: of its last call, not told to it yet.
-        lost: the server was killed under its last call.
+        waits: its last call was sent and not answered yet.
+        lost: the server was killed under its last call, or before it.
     """
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self.steps: Steps | None = None
         self.reply: Any = None
-        self.lost = False
         self.waits = False
+        self.lost = False
         # redis-py has no types for its connections.
         self._connection: Any = None
 
     def send(self, call: Call) -> None:
-        """Send a call and do not wait."""
+        """Send a call and do not wait, or learn that there is no server any more."""
+        try:
+            self._send(call)
+            self.waits = True
+        except (RedisError, OSError):
+            self.lost = True
+
+    def _send(self, call: Call) -> None:
         if self._connection is None:
             make: Any = Connection
+            address = self._server.engine.address
             self._connection = make(
-                host="127.0.0.1", port=self._server.port, password=self._server.password,
+                host=address.host, port=address.port, password=self._server.password,
                 retry=Retry(NoBackoff(), 0), socket_timeout=10.0,
             )  # fmt: skip
             self._connection.connect()
         source = self._server.sources[call.name]
         # By the source: a script that a restart forgot is no matter here.
         self._connection.send_command("EVAL", source, len(call.keys), *call.keys, *call.arguments)
-        self.waits = True
 
     def receive(self) -> None:
         """Take the reply, or learn that there will be none."""
@@ -97,8 +109,8 @@ class Episode:
         self._server.run(Index().set_epoch())
         for kill in range(1, self._kills + 1):
             for _ in range(self._chance.randint(*STEPS)):
-                self._step(kill, last=False)
-            self._step(kill, last=True)
+                self._step(kill)
+            self._kill_under_calls(kill)
             self._server.kill()
             for client in self._clients:
                 client.disconnect()
@@ -108,33 +120,59 @@ class Episode:
                 return
         self._recover()
 
-    def _step(self, kill: int, last: bool) -> None:
-        self._steps += 1
-        self.world.now = f"kill {kill}, step {self._steps}"
-        number = CLIENTS if last else self._chance.randint(1, CLIENTS - 2)
-        chosen = self._chance.sample(self._clients, number)
-        waiting = [client for client in chosen if self._advance(client)]
-        if not last and self._chance.random() < REWRITES:
+    def _step(self, kill: int) -> None:
+        self._begin_step(kill)
+        chosen = self._send(self._chance.randint(1, CLIENTS - 2))
+        if self._chance.random() < REWRITES:
             self._rewrite()
-        if last:
-            wait = self._chance.uniform(0, KILL_AFTER_S)
-            deadline = time.monotonic() + wait
-            while time.monotonic() < deadline:
-                pass  # shorter than any sleep
-            assert self._server.process is not None
-            self._server.process.kill()
-            self._server.process.wait()
-            self.world.counts["kills"] += 1
-        for client in waiting:
-            client.receive()
-            if last:
-                self.world.counts["calls in flight at a kill"] += 1
-                self.world.counts["calls that a kill left unanswered"] += client.lost
-            elif client.lost:
+        for client in chosen:
+            if client.waits:
+                client.receive()
+            if client.lost:
                 self.world.fail("the server closed a connection without being killed")
 
-    def _advance(self, client: Client) -> bool:
-        """Let a client go on; whether it has sent a call."""
+    def _kill_under_calls(self, kill: int) -> None:
+        """Kill the server while all clients call it, until one of them gets no answer.
+
+        A process is dead before its first answers are out; the daemon takes its time with a
+        container.
+        """
+        self._begin_step(kill)
+        wait_s = self._chance.uniform(0, KILL_AFTER_S)
+        deadline = time.monotonic() + KILL_S
+        with ThreadPoolExecutor(1) as pool:
+            self._send(CLIENTS)
+            killing = pool.submit(self._kill_after, wait_s)
+            while True:
+                waiting = [client for client in self._clients if client.waits]
+                for client in waiting:
+                    client.receive()
+                if any(client.lost for client in self._clients) or time.monotonic() > deadline:
+                    break
+                self._send(CLIENTS)
+            killing.result()
+        counts = self.world.counts
+        counts["kills"] += 1
+        counts["calls in flight at a kill"] += len(waiting)
+        counts["calls that a kill left unanswered"] += sum(client.lost for client in waiting)
+
+    def _kill_after(self, seconds: float) -> None:
+        time.sleep(seconds)
+        self._server.engine.kill()
+
+    def _begin_step(self, kill: int) -> None:
+        self._steps += 1
+        self.world.now = f"kill {kill}, step {self._steps}"
+
+    def _send(self, number: int) -> list[Client]:
+        """Let so many clients go on; which ones."""
+        chosen = self._chance.sample(self._clients, number)
+        for client in chosen:
+            self._advance(client)
+        return chosen
+
+    def _advance(self, client: Client) -> None:
+        """Let a client go on, to its next call or a pause."""
         if client.steps is None:
             client.steps = any_client(self.world, self._chance)
             client.reply, client.lost = None, False
@@ -144,11 +182,9 @@ class Episode:
             call = client.steps.throw(Lost()) if lost else client.steps.send(reply)
         except StopIteration:
             client.steps = None
-            return False
-        if call is None:
-            return False
-        client.send(call)
-        return True
+            return
+        if call is not None:
+            client.send(call)
 
     def _rewrite(self) -> None:
         try:

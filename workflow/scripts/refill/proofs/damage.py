@@ -14,6 +14,7 @@ from refill.proofs.strace import Strace
 from refill.proofs.subject import Subject, change, create
 
 ZEROS = 64
+END_S = 30.0
 
 
 def out_of_memory(subject: Subject, found: Findings) -> None:
@@ -143,14 +144,13 @@ def failed_sync(subject: Subject, found: Findings) -> None:
             if name == "commit":
                 server.run(index.claim("delete", "d"))
             before = server.snapshot()
-            assert server.process is not None
-            with strace.failing_sync(server.process.pid, server.folder / "strace"):
+            with strace.failing_sync(server.pid, server.folder / "strace"):
                 try:
                     reply = server.run(call)
                     found.expect(False, f"{name}: answered {reply} although it was not synced")
                 except (RedisConnectionError, ResponseError):
                     pass
-                status = server.wait_end()
+                status = server.engine.wait_end(END_S)
             server.kill()
             server.start()
             kept[name] = server.snapshot() != before

@@ -94,6 +94,11 @@ class Disk(OpensParts):
             DiskError: it cannot be unmounted, or not mounted any more.
         """
         _unmount(self.mount_point)
+        # A container that starts takes all mounts along for a moment. Mounted again meanwhile, it
+        # would be the same file system still, without its power.
+        alive = Path("/sys/fs") / self._kind / Path(self._device).name
+        if not wait_for(lambda: not alive.exists(), UNMOUNT_S, 0.01):
+            raise DiskError(f"{self._kind} on {self._device}: another mount namespace holds it")
         self._mount()
 
 
@@ -104,12 +109,20 @@ def remove_leftovers(folder: Path) -> None:
         DiskError: something of it is still in use.
     """
     image, mount_point = folder / IMAGE_NAME, folder / "mounted"
-    if mount_point.is_mount():
+    if _is_mounted(mount_point):
         _unmount(mount_point)
     if image.exists():
         for line in _run(["losetup", "--associated", str(image)]).splitlines():
             _run(["losetup", "--detach", line.partition(":")[0]])
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_mounted(mount_point: Path) -> bool:
+    """Say whether a path is a mount point; it cannot be asked itself once its power is cut."""
+    # proc(5): the fifth field, with a space, tab, newline and backslash in octal.
+    escaped = str(mount_point).translate({ord(c): f"\\{ord(c):03o}" for c in " \t\n\\"})
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return any(line.split(" ")[4] == escaped for line in lines)
 
 
 def _unmount(mount_point: Path) -> None:

@@ -295,9 +295,11 @@ def promoted_replica(subject: Subject, found: Findings) -> None:
 def _follow(replica: Server, primary: Server) -> None:
     primary.client.config_set("repl-diskless-sync-delay", 0)
     replica.client.config_set("masterauth", primary.password)
-    replica.client.replicaof("127.0.0.1", primary.port)
+    replica.client.replicaof(primary.engine.inner.host, primary.engine.inner.port)
     if not wait_for(lambda: _in_step(primary, replica), FOLLOW_S):
-        raise EngineError(f"the replica is not in step after {FOLLOW_S:g} s.{replica.tail()}")
+        raise EngineError(
+            f"the replica is not in step after {FOLLOW_S:g} s.{replica.engine.tail()}"
+        )
 
 
 def _in_step(primary: Server, replica: Server) -> bool:

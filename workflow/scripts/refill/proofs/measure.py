@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,25 +14,22 @@ from typing import Any
 
 from refill.engines.description import EngineError
 from refill.evidence.attempts import Attempt
-from refill.evidence.hashes import sha256_file
 from refill.evidence.host import host_facts
-from refill.evidence.records import read_json, write_json
+from refill.evidence.records import write_json
 from refill.evidence.scrub import without_paths
 from refill.phases.attempted import attempted
 from refill.progress import Progress
 from refill.proofs import crash_gateway, crash_server
-from refill.proofs.calls import read_sources
 from refill.proofs.disk import IMAGE_NAME, remove_leftovers
 from refill.proofs.findings import IMAGES, OUTCOMES
-from refill.proofs.servers import DEFAULT, Program, find
+from refill.proofs.servers import DEFAULT, Program
+from refill.proofs.setup import Setup, opened
 from refill.proofs.subject import Subject
 from refill.proofs.suite import SCALES, judge, run_all
 
 SCHEMA = "refill.proof/1"
 TARGET = "proofs/aof"
 SCRATCH = Path("results/scratch/proofs-aof")
-# Images of the proof: the two gateways, and the Qdrant behind them.
-QDRANT = "qdrant"
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class Files:
 
     Attributes:
         root: the working folder; attempts and scratch go below its `results`.
-        images: the image records of `old`, `new` and `qdrant`, each beside its archive.
+        images: the image records of `old`, `new` and `qdrant`, in containers of `valkey` too.
         record: what is written.
     """
 
@@ -55,7 +52,7 @@ def prove(plan: Mapping[str, Any], files: Files, progress: Progress) -> dict[str
 
     Args:
         plan: `code`, `scale` (a name for records), `form` (`smoke` or `full`), `seed`, `servers`
-            (paths by name, null for one to look for).
+            (paths by name, null for one to look for); `runtime`, for docker also `docker`: `host`.
         files: what is read and written.
         progress: where the proof says how far it is.
 
@@ -63,7 +60,8 @@ def prove(plan: Mapping[str, Any], files: Files, progress: Progress) -> dict[str
         The record.
 
     Raises:
-        EngineError: there is no default server, or an archive is not the one of its record.
+        EngineError: there is no default server or no daemon, or an image is not the one of its
+            record.
         StoppedError: the proof was stopped; its attempt says so, and no record is written.
     """
     inside = files.record.resolve().is_relative_to(files.root.resolve())
@@ -80,11 +78,14 @@ def prove(plan: Mapping[str, Any], files: Files, progress: Progress) -> dict[str
     return attempted(files.root, TARGET, plan, written, progress, work)
 
 
-def replay(plan: Mapping[str, Any], files: Files, what: str) -> list[str]:
+def replay(
+    plan: Mapping[str, Any], files: Files, what: str, say: Callable[[str], None]
+) -> list[str]:
     """Run one episode of a crash history again; what it found.
 
     Args:
         what: `crash-server:IMAGE:EPISODE` or `crash-gateway:IMAGE:EPISODE`, as a failure names it.
+        say: told what is removed that an earlier run left.
 
     Raises:
         EngineError: it names no episode.
@@ -102,15 +103,16 @@ def replay(plan: Mapping[str, Any], files: Files, what: str) -> list[str]:
         )
     scratch = _empty_scratch(files.root)
     try:
-        default = next(p for p in find(plan["servers"]) if p.name == DEFAULT)
-        subject = _subject(plan, files, image, default, scratch)
-        if id_ == crash_server.ID:
-            return crash_server.episode(
-                subject, int(number), crash_server.KILLS_AN_EPISODE
-            ).failures
-        return crash_gateway.episode(
-            subject, int(number), crash_gateway.KILLS_AN_EPISODE
-        )[0].failures  # fmt: skip
+        with opened(plan, files.images, scratch, say) as setup:
+            default = next(p for p in setup.programs if p.name == DEFAULT)
+            subject = _subject(plan, setup, image, default, scratch)
+            if id_ == crash_server.ID:
+                return crash_server.episode(
+                    subject, int(number), crash_server.KILLS_AN_EPISODE
+                ).failures
+            return crash_gateway.episode(
+                subject, int(number), crash_gateway.KILLS_AN_EPISODE
+            )[0].failures  # fmt: skip
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -120,17 +122,16 @@ def _prove(
 ) -> dict[str, Any]:
     started, clock = datetime.now(UTC), time.monotonic()
     host = host_facts(files.root)
-    programs = find(plan["servers"])
-    images = {name: _image(path) for name, path in files.images.items()}
     scratch = _empty_scratch(files.root)
     try:
-        subjects = [
-            _subject(plan, files, image, program, scratch)
-            for program in programs
-            if program.path is not None
-            for image in reversed(IMAGES)
-        ]
-        entries = run_all(subjects, progress.say, progress.at)
+        with opened(plan, files.images, scratch, progress.say) as setup:
+            subjects = [
+                _subject(plan, setup, image, program, scratch)
+                for program in setup.programs
+                if not program.missing
+                for image in reversed(IMAGES)
+            ]
+            entries = run_all(subjects, progress.say, progress.at)
     finally:
         _empty_scratch(files.root)
     for made in entries:
@@ -151,62 +152,33 @@ def _prove(
         "valid": not invalid,
         "invalid": invalid,
         "outcome": "failed" if invalid else "completed",
-        "images": images,
-        "servers": [program.as_json() for program in programs],
+        "runtime": setup.runtime,
+        "containers": setup.containers,
+        "images": setup.images,
+        "servers": [program.as_json() for program in setup.programs],
         "default_server": DEFAULT,
-        "engines": _engines(programs),
+        # As other records give engines.
+        "engines": {p.name: p.engine_json() for p in setup.programs if not p.missing},
         "configuration": {"form": plan["form"], "root": os.geteuid() == 0},
         "host": host,
-        "counts": _counts(entries, programs),
+        "counts": _counts(entries, setup.programs),
         "checks": entries,
         "wall": {"total_s": time.monotonic() - clock},
     }
 
 
 def _subject(
-    plan: Mapping[str, Any], files: Files, image: str, program: Program, scratch: Path
+    plan: Mapping[str, Any], setup: Setup, image: str, program: Program, scratch: Path
 ) -> Subject:
-    archives = {name: path.with_suffix(".pyz") for name, path in files.images.items()}
     return Subject(
         image,
-        read_sources(archives[image]),
+        setup.sources[image],
         program,
         scratch,
         SCALES[plan["form"]],
         plan["seed"],
-        archives[image],
-        archives[QDRANT],
+        setup.parts[image],
     )
-
-
-def _image(path: Path) -> dict[str, Any]:
-    """Give what the record says of an image whose archive is the one that was built."""
-    record = read_json(path, "refill.image/1")
-    archive = path.with_suffix(".pyz")
-    found = sha256_file(archive)
-    if found != record["id"].removeprefix("sha256:"):
-        raise EngineError(
-            f"{archive.name} has the SHA-256 {found}, its record says {record['id']}: build the "
-            f"image again: rm {archive.name} {path.name}, and run the workflow"
-        )
-    kept = {key: record[key] for key in ("name", "id", "archive", "tag", "tree")}
-    if "differs_from" in record:
-        kept["differs_from"] = {k: record["differs_from"][k] for k in ("image", "files")}
-    return kept
-
-
-def _engines(programs: list[Program]) -> dict[str, Any]:
-    """Give the servers as other records give engines."""
-    return {
-        program.name: {
-            "name": program.product.lower(),
-            "runtime": "process",
-            "version": program.version,
-            "binary": sha256_file(program.path),
-        }
-        for program in programs
-        if program.path is not None
-    }
 
 
 def _counts(entries: list[dict[str, Any]], programs: list[Program]) -> dict[str, Any]:

@@ -8,21 +8,21 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from redis import Redis
 from redis.exceptions import RedisError
 
+from refill.contexts import OpensParts
 from refill.engines.description import EngineError
-from refill.engines.valkey import DURABLE, Aof, Control, connect, find_binary, new_password
+from refill.engines.valkey import Aof, Control, connect, find_binary, new_password, server
 from refill.evidence.hashes import sha256_file
-from refill.load.wire import Address
-from refill.processes import die_with_parent
 from refill.proofs.calls import NAMESPACE, Call, Scripts, for_redis, plain
-from refill.runtimes.process import LOG_LINES, free_port
+from refill.proofs.engines import Engine
+from refill.proofs.findings import NotRunError
+from refill.runtimes.process import ProcessEngine
 
 DEFAULT = "valkey-8.1"
 VALKEY_9, REDIS_7 = "valkey-9", "redis-7"
@@ -53,6 +53,14 @@ class Program:
         """Whether scripts find their functions under `redis` only."""
         return self.product == "Redis"
 
+    def engine(
+        self, password: str, settings: Mapping[str, str], folder: Path, data: Path
+    ) -> Engine:
+        """Give the server as it is run: log in `folder`, data in `data`, which it leaves there."""
+        described = server([str(self.path)], password, START_S, settings)
+        named = replace(described, name=self.name)
+        return ProcessEngine(named, folder, folder / "server.log", data)
+
     def as_json(self) -> dict[str, Any]:
         """What a record says of it."""
         return {
@@ -63,6 +71,16 @@ class Program:
             "status": f"not run: {self.missing}" if self.missing else "run",
             "scripts": "`local server = redis` added" if self.is_redis else "as built",
             "counts": self.name == DEFAULT,
+        }
+
+    def engine_json(self) -> dict[str, Any]:
+        """What a record says of it as of other engines."""
+        assert self.path is not None
+        return {
+            "name": self.product.lower(),
+            "runtime": "process",
+            "version": self.version,
+            "binary": sha256_file(self.path),
         }
 
 
@@ -125,13 +143,13 @@ def _program(name: str, path: Path, given: str | None) -> Program:
     return Program(name, path, match[1], match[2])
 
 
-class Server:
+class Server(OpensParts):
     """A durable server that is killed and started again on the same data. Used as a context.
 
     Args:
         program: what to run.
         sources: the scripts by name.
-        folder: for its configuration and, unless `data` says otherwise, its data.
+        folder: for its log and, unless `data` says otherwise, its data; removed at the end.
         data: folder of its data.
         settings: configuration beyond, or instead of, an append-only log that is synced always.
     """
@@ -144,9 +162,8 @@ class Server:
         data: Path | None = None,
         **settings: str,
     ) -> None:
-        assert program.path is not None
-        self._program = program
-        self._path = program.path
+        super().__init__()
+        self._name = program.name
         self.sources = (
             {name: for_redis(source) for name, source in sources.items()}
             if program.is_redis
@@ -154,45 +171,23 @@ class Server:
         )
         self.folder = folder.resolve()
         self.data = (data or folder / "data").resolve()
-        self.log = self.folder / "server.log"
-        self.port = free_port()
         self.password = new_password()
-        self.process: subprocess.Popen[bytes] | None = None
-        self._settings = {**DURABLE, "auto-aof-rewrite-percentage": "0", **settings}
+        settings = {"auto-aof-rewrite-percentage": "0", **settings}
+        self.engine = program.engine(self.password, settings, self.folder, self.data)
         self._clients: list[Redis] = []
 
-    def __enter__(self) -> Self:
+    def _start(self) -> None:
         self.folder.mkdir(parents=True)
-        try:
-            self.start()
-        except BaseException:
-            self._remove()
-            raise
-        return self
-
-    def __exit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
-        self._remove()
-
-    def _remove(self) -> None:
-        self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _write_settings(self) -> Path:
-        config = self.folder / "server.conf"
-        config.touch(mode=0o600)
-        settings = {
-            "bind": "127.0.0.1",
-            "protected-mode": "yes",
-            "port": str(self.port),
-            "dir": f'"{self.data}"',
-            "save": '""',
-            "requirepass": self.password,
-            **self._settings,
-        }
-        config.write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
-        return config
+        self._open.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        self._open.enter_context(self.engine)
+        # Before its own end, which would ask it to end by itself.
+        self._open.callback(self.kill)
+        if not self.log_folder.is_dir():
+            raise NotRunError(
+                "the Docker daemon does not see the folders of this machine as they are, so a "
+                "server's files cannot be damaged: take a daemon that runs on this machine"
+            )
+        self._connect_all(load=True)
 
     # ---- its life
 
@@ -202,93 +197,58 @@ class Server:
         Raises:
             EngineError: it ended, or was not ready in time.
         """
-        self.spawn()
-        deadline = time.monotonic() + START_S
-        while time.monotonic() < deadline:
-            if (status := self.ended()) is not None:
-                raise EngineError(f"{self._program.name} ended with {status}.{self.tail()}")
-            if self._ready():
-                self._open(load)
-                return
-            time.sleep(0.002)
-        raise EngineError(f"{self._program.name} was not ready within {START_S:g} s.{self.tail()}")
-
-    def spawn(self) -> None:
-        """Start it and do not wait."""
-        self.data.mkdir(parents=True, exist_ok=True)
-        command = [str(self._path), str(self._write_settings())]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=self.folder,
-                preexec_fn=die_with_parent,
-            )
+        if (status := self._start_or_end()) is not None:
+            raise EngineError(f"{self._name} ended with {status}.{self.engine.tail()}")
+        self._connect_all(load)
 
     def start_or_end(self) -> int | None:
         """Start it; give its exit status when it refuses its data, None when it is ready."""
-        self.spawn()
+        if (status := self._start_or_end()) is None:
+            self._connect_all(load=True)
+        return status
+
+    def _start_or_end(self) -> int | None:
+        self.engine.spawn()
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
-            if (status := self.ended()) is not None:
+            if (status := self.engine.ended()) is not None:
                 return status
             if self._ready():
-                self._open(load=True)
                 return None
             time.sleep(0.002)
-        raise EngineError(f"{self._program.name} neither ended nor was ready.{self.tail()}")
+        raise EngineError(f"{self._name} was not ready within {START_S:g} s.{self.engine.tail()}")
 
-    def ended(self) -> int | None:
-        """Its exit status; None while it runs."""
-        return None if self.process is None else self.process.poll()
-
-    def wait_end(self, seconds: float = START_S) -> int:
-        """Wait for its end; its exit status.
+    @property
+    def pid(self) -> int:
+        """Process id of the server, for what looks at it from outside.
 
         Raises:
-            EngineError: it runs on.
+            NotRunError: its processes are out of sight.
         """
-        assert self.process is not None
         try:
-            return self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            raise EngineError(f"{self._program.name} runs on after {seconds:g} s") from None
+            return self.engine.pid
+        except EngineError as error:
+            raise NotRunError(str(error)) from error
 
     def kill(self) -> None:
         """SIGKILL: what is in the page cache stays, as after a crash of the process alone."""
         for client in self._clients:
             client.close()
         self._clients.clear()
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
+        self.engine.kill()
 
     def crash(self) -> None:
         """Kill it and start it again."""
         self.kill()
         self.start()
 
-    def tail(self) -> str:
-        """The last lines of its log."""
-        lines = self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
-        return "".join(f"\n    {line}" for line in lines)
-
     def _ready(self) -> bool:
-        client = self._connect()
         try:
-            return bool(client.ping())
-        except RedisError:
+            return self.engine.description.ready(self.engine.address)
+        except (OSError, RedisError):
             return False
-        finally:
-            client.close()
 
-    def _connect(self) -> Redis:
-        return connect(Address("127.0.0.1", self.port), self.password)
-
-    def _open(self, load: bool) -> None:
+    def _connect_all(self, load: bool) -> None:
         self.client: Any = self.connect()
         self.scripts = Scripts(self.client, self.sources)
         if load:
@@ -298,7 +258,7 @@ class Server:
 
     def connect(self) -> Redis:
         """A further connection, closed with the server."""
-        client = self._connect()
+        client = connect(self.engine.address, self.password)
         self._clients.append(client)
         return client
 
@@ -308,7 +268,7 @@ class Server:
 
     def aof(self) -> Aof:
         """The state of the log."""
-        control = Control(Address("127.0.0.1", self.port), self.password)
+        control = Control(self.engine.address, self.password)
         try:
             return control.aof()
         finally:
@@ -330,10 +290,10 @@ class Server:
             state = self.client.info("persistence")
             if not (state["aof_rewrite_in_progress"] or state["aof_rewrite_scheduled"]):
                 if state["aof_last_bgrewrite_status"] != "ok":
-                    raise EngineError(f"{self._program.name}: the rewrite failed.{self.tail()}")
+                    raise EngineError(f"{self._name}: the rewrite failed.{self.engine.tail()}")
                 return
             time.sleep(0.005)
-        raise EngineError(f"{self._program.name}: the rewrite took over {REWRITE_S:g} s")
+        raise EngineError(f"{self._name}: the rewrite took over {REWRITE_S:g} s")
 
     def raw(self, key: str) -> str | None:
         """A string key's value, looked at behind the scripts' back."""
@@ -379,5 +339,5 @@ class Server:
             if (match := pattern.fullmatch(path.name))
         ]
         if not found:
-            raise EngineError(f"{self._program.name}: its log has no {kind} file")
+            raise EngineError(f"{self._name}: its log has no {kind} file")
         return max(found)[1]

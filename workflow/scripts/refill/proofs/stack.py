@@ -1,29 +1,27 @@
-"""A whole gateway out of an image's archive, on a real server and the embedded Qdrant."""
+"""A whole gateway of an image, on a real server and Qdrant."""
 
 from __future__ import annotations
 
 import http.client
 import json
 import os
-import socket
-import subprocess
 import time
 from dataclasses import replace
 from typing import Any, Self
 
 from refill.contexts import OpensParts
-from refill.engines import gateway, qdrant
-from refill.engines.description import EngineError, archive_program
-from refill.evidence.hashes import sha256_file
-from refill.load.wire import Address
+from refill.engines import gateway
+from refill.engines.description import Description, EngineError
+from refill.load.wire import Address, Connection, WireError, prepare
 from refill.proofs.calls import NAMESPACE
+from refill.proofs.engines import GATEWAY, QDRANT, Engine
 from refill.proofs.findings import NotRunError
 from refill.proofs.subject import Subject
-from refill.runtimes.process import ProcessEngine
 
 START_S = 60.0
 RECOVER_GRACE_S = 0.1
 REQUEST_S = 30.0
+LISTEN_S = 5.0
 SETTINGS = {
     "ttl_s": 600, "max_entry_bytes": 262_144, "namespace": NAMESPACE, "start_timeout_s": START_S,
 }  # fmt: skip
@@ -44,33 +42,28 @@ class Stack(OpensParts):
     """
 
     def __init__(self, subject: Subject, **settings: str) -> None:
-        if subject.archive is None or subject.qdrant is None:
-            raise NotRunError("needs the archives of a gateway and of the embedded Qdrant")
+        if subject.parts is None:
+            raise NotRunError("needs the images of a gateway and of Qdrant")
         super().__init__()
-        self._subject = subject
-        self._archive = subject.archive
+        self._parts = subject.parts
+        self._place = subject.place()
         self.server = subject.server(None, **settings)
-        self._qdrant_archive = subject.qdrant
 
     def _start(self) -> None:
         self._open.enter_context(self.server)
-        place = self._subject.place()
-        place.mkdir()
-        described = qdrant.embedded(
-            archive_program(self._qdrant_archive), len(os.sched_getaffinity(0)), START_S
-        )
-        self.qdrant = self._open.enter_context(
-            ProcessEngine(described, place / "qdrant", place / "qdrant.log")
+        self._place.mkdir()
+        self.qdrant = self._opened(
+            QDRANT, self._parts.qdrant(len(os.sched_getaffinity(0)), START_S)
         )
         backends = gateway.Backends(
-            Address("127.0.0.1", self.server.port), self.server.password, self.qdrant.address, None
+            self.server.engine.inner, self.server.password, self.qdrant.inner, None
         )
-        image_id = sha256_file(self._archive)
-        program = archive_program(self._archive)
+        program, image_id = self._parts.program, self._parts.image_id
         self._described = gateway.server(program, image_id, backends, True, SETTINGS)
-        self.gateway = self._open.enter_context(
-            ProcessEngine(self._described, place / "gateway", place / "gateway.log")
-        )
+        self.gateway = self._opened(GATEWAY, self._described)
+
+    def _opened(self, part: str, description: Description) -> Engine:
+        return self._open.enter_context(self._parts.engine(part, description, self._place))
 
     # ---- the gateway's life
 
@@ -105,25 +98,22 @@ class Stack(OpensParts):
         Raises:
             EngineError: it failed.
         """
-        done = subprocess.run(
-            [*archive_program(self._archive), "recover", "--older-than", "0",
-             "--grace", str(RECOVER_GRACE_S), *options],
-            env={**os.environ, **self._described.environment}, capture_output=True, text=True,
-            timeout=120, check=False,
-        )  # fmt: skip
-        if done.returncode != 0:
-            raise EngineError(f"gateway: recover: {done.stderr.strip()[-500:]}")
-        return done.stdout
+        status, said = self.gateway.run(
+            ["recover", "--older-than", "0", "--grace", str(RECOVER_GRACE_S), *options]
+        )
+        if status != 0:
+            raise EngineError(f"gateway: recover: {said.strip()[-500:]}")
+        return said
 
     # ---- talking to it
 
     def connection(self) -> Http:
         """A kept connection of one client."""
-        return Http(self.gateway.address.port)
+        return Http(self.gateway.address)
 
     def call(self, method: str, path: str, body: Any = None) -> Answer:
         """One request on a connection of its own; raises Gone."""
-        with Http(self.gateway.address.port) as connection:
+        with Http(self.gateway.address) as connection:
             return connection.call(method, path, body)
 
     def counters(self) -> Any:
@@ -132,15 +122,22 @@ class Stack(OpensParts):
 
 
 def _listens(address: Address) -> bool:
-    socket.create_connection((address.host, address.port), 1.0).close()
+    """Say whether it answers at all: a container's port takes connections before that."""
+    connection = Connection(address, LISTEN_S)
+    try:
+        connection.request(prepare(address, "GET", "/"))
+    except WireError as error:
+        raise ConnectionError(str(error)) from error
+    finally:
+        connection.close()
     return True
 
 
 class Http:
     """A kept connection that is made again after an error."""
 
-    def __init__(self, port: int) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=REQUEST_S)
+    def __init__(self, address: Address) -> None:
+        self._connection = http.client.HTTPConnection(address.host, address.port, timeout=REQUEST_S)
 
     def __enter__(self) -> Self:
         return self

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from refill.proofs.calls import Index
+from refill.proofs.engines import Parts
 from refill.proofs.servers import Program, Server
 
 
@@ -39,10 +40,9 @@ class Subject:
     Attributes:
         image: `old` or `new`.
         sources: the image's scripts by name.
-        archive: the image's archive; None where only scripts are tried.
-        qdrant: the archive of the embedded Qdrant, for checks with a whole gateway.
         folder: scratch; every server has a folder of its own in it.
         seed: of everything that is drawn.
+        parts: what a whole gateway is made of; None where only scripts are tried.
         tell: takes one line on how far a long check is.
     """
 
@@ -52,8 +52,7 @@ class Subject:
     folder: Path
     scale: Scale
     seed: int = 1
-    archive: Path | None = None
-    qdrant: Path | None = None
+    parts: Parts | None = None
     tell: Callable[[str], None] = lambda _: None
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 

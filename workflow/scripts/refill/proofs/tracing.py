@@ -26,8 +26,7 @@ def sync_counts(subject: Subject, found: Findings) -> None:
             "abort": coming.abort("d"),
             "epoch": index.but(epoch="e1").set_epoch("replace"),
         }
-        assert server.process is not None
-        with strace.syncs(server.process.pid, server.folder / "strace") as syncs:
+        with strace.syncs(server.pid, server.folder / "strace") as syncs:
             counts = {}
             for name, call in steps.items():
                 before = syncs.count()

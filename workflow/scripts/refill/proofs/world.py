@@ -29,6 +29,7 @@ class Life:
         acknowledged: value that every later response must hold at least.
         generation, mapping_version, numbers: the highest that were acknowledged.
         ranges: the sequence numbers that each admitted writer was given.
+        leaving: a commit of its deletion was sent.
         tokens: of its writers; `maybe`: an admission or a release of it was not answered.
     """
 
@@ -38,6 +39,7 @@ class Life:
     generation: int = 0
     mapping_version: int = 1
     numbers: int = 0
+    leaving: bool = False
     tokens: dict[str, str] = field(default_factory=dict)
     ranges: dict[str, range] = field(default_factory=dict)
 
@@ -100,6 +102,29 @@ class World:
                 self.fail(f"the writers {token} and {other} have the same sequence numbers")
         life.ranges[token] = numbers
         life.numbers = max(life.numbers, numbers.stop)
+
+    def turning(self, kind: str, name: str, incarnation: str) -> None:
+        """Take note that a commit to create or delete is sent: it can happen from here on."""
+        if kind == "create":
+            self.lives[incarnation] = Life(name)
+            self.standing[name] = self.standing[name] | {incarnation}
+        else:
+            self.lives[incarnation].leaving = True
+            self.standing[name] = self.standing[name] | {None}
+
+    def turned(self, kind: str, name: str, incarnation: str) -> None:
+        """Take note that a commit was acknowledged.
+
+        A client may be told late: what was created can be gone again by then, and where something
+        was deleted, something else can stand.
+        """
+        self.counts[f"{kind}s acknowledged"] += 1
+        if kind == "delete":
+            self.deleted.add(incarnation)
+            self.standing[name] = (self.standing[name] - {incarnation}) or {None}
+        elif incarnation not in self.deleted:
+            leaving = self.lives[incarnation].leaving
+            self.standing[name] = {incarnation, None} if leaving else {incarnation}
 
     def floor(self, name: str) -> tuple[Mapping[str, int], frozenset[str]]:
         """What a response for this name that is asked for now must hold at least."""

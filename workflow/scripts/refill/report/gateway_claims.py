@@ -10,6 +10,7 @@ from refill.config.claims import figure_of
 from refill.report import text
 from refill.report.lookup import NOT_MEASURED
 from refill.report.rounds import (
+    IMAGES,
     CellKey,
     Expected,
     Record,
@@ -19,7 +20,8 @@ from refill.report.rounds import (
     status_of,
     trials_by_round,
 )
-from refill.stats.ratios import EQUIVALENT, FASTER, SLOWER, Comparison, compare
+from refill.report.rounds_verdicts import blocks_text, blocks_wanted
+from refill.stats.ratios import EQUIVALENT, FASTER, PER_BLOCK, SLOWER, Comparison, compare
 from refill.stats.resampling import arm_median
 from refill.stats.verdict import CONTRADICTED, REPRODUCED, UNDECIDABLE
 
@@ -117,7 +119,12 @@ def _new_by_old(
     if status != "completed":
         return row | _not_measured(status)
     found, medians = decided_cell(key, records, expected, quantile)
-    return row | _ratio(claim, found, medians["new"], medians["old"], ("new", "old"), records)
+    mine = asked_for(records, key.profile, expected)
+    old, new = (trials_by_round(key, mine, image, quantile) for image in IMAGES)
+    ratio = _wanted(claim, pair["new"] / pair["old"])
+    wanted = blocks_wanted(found, old, new, ratio, expected.margin)
+    sides = _ratio(claim, found, medians["new"], medians["old"], ("new", "old"), records)
+    return row | _with_blocks(sides, wanted, len(old))
 
 
 def _gateway_by_engine(
@@ -144,7 +151,26 @@ def _gateway_by_engine(
     # Both are of the same rounds, so a drift between rounds is in both alike.
     found = compare(trials[1], trials[0], expected.margin, in_blocks=False)
     medians = [arm_median(arm) for arm in trials]
-    return row | _ratio(claim, found, medians[0], medians[1], names, records)
+    ratio = _wanted(claim, figures[0] / figures[1])
+    wanted = blocks_wanted(found, trials[1], trials[0], ratio, expected.margin, in_blocks=False)
+    sides = _ratio(claim, found, medians[0], medians[1], names, records)
+    return row | _with_blocks(sides, wanted, len(trials[0]))
+
+
+def _wanted(claim: Mapping[str, Any], published: float) -> float:
+    """Return the ratio that decides a claim: what was published, or no difference at all."""
+    return 1.0 if claim["direction"] == "unchanged" else published
+
+
+def _with_blocks(row: dict[str, Any], blocks: int | None, rounds: int) -> dict[str, Any]:
+    """Add how many blocks would decide an undecidable claim of which there are `rounds` an arm."""
+    if blocks is None:
+        return row
+    if blocks * PER_BLOCK <= rounds:
+        what = "had it been as published, rounds like these would mostly have shown it"
+    else:
+        what = f"with this noise {blocks_text(blocks)} (rounds.blocks) would decide it"
+    return row | {"why": f"{row['why']}; {what}"}
 
 
 def _named(cell: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from markupsafe import Markup
 
 from refill.evidence.hashes import sha256_file
-from refill.report import proofs_view, rounds_view, text, verdicts_view, views
+from refill.report import containers_view, proofs_view, rounds_view, text, verdicts_view, views
 from refill.report.claims import VERDICTS, claims_table, identical_runs
 from refill.report.gateway_claims import PROOF_SERVER
 from refill.report.lookup import figure, status_of, usable
@@ -128,7 +128,7 @@ def render(
         host_warnings=_host_warnings([*records, *rounds, *proofs]),
         software=_software(records, manifest),
         packages=_packages(manifest),
-        limits=views.limits(records),
+        limits=[*views.limits(records), *containers_view.sentences([*records, *rounds, *proofs])],
         rounds=rounds_view.section(rounds, expected, claims["experiments"]["gateway"]),
         proofs=proofs_view.section(proofs),
     )

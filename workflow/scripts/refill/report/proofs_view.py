@@ -36,7 +36,9 @@ def section(records: Sequence[Record]) -> dict[str, Any]:
         "record": record,
         "valid": record["valid"],
         "servers": [_server(server, record["counts"]) for server in record["servers"]],
-        "images": record["images"],
+        "images": {name: _image(image) for name, image in record["images"].items()},
+        "containers": record["runtime"] == "docker",
+        "embedded": "reference" not in record["images"]["qdrant"],
         "columns": columns,
         "rows": [
             {
@@ -74,6 +76,11 @@ def _server(server: Mapping[str, Any], counts: Mapping[str, Any]) -> dict[str, s
         "scripts": "" if missing else server["scripts"],
         "counts": "yes" if server["counts"] else "no, told of only",
     }
+
+
+def _image(image: Mapping[str, Any]) -> tuple[str, str]:
+    """Return an image's name and its identity; one that is not built here has no tag of ours."""
+    return image.get("tag") or image["reference"], image["id"]
 
 
 def _listed(counts: Mapping[str, int]) -> str:

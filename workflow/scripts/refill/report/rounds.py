@@ -47,6 +47,10 @@ AOF_COLUMNS = (
     "aof_after_bytes", "growth_bytes", "bytes_per_fill", "rewritten", "replication_offset",
     "published_growth_bytes", "scale",
 )  # fmt: skip
+_COUNTS = (
+    "old_trials", "new_trials", "responses", "blocks", "p50_blocks_to_decide",
+    "p95_blocks_to_decide",
+)  # fmt: skip
 _WHOLE = (
     "responses", "fills", "aof_before_bytes", "aof_after_bytes", "growth_bytes",
     "replication_offset", "published_growth_bytes",
@@ -113,8 +117,10 @@ def rounds_table(
 
     Latencies in ms. A median is over all trials of all rounds of an image; `old_p50_low_ms` and the
     like are the lowest and highest of these trials. `ratio` is new by old, its interval, verdict,
-    smallest detectable effects and drift are those of `refill.stats.ratios`. The rows of an engine
-    other than the gateway compare its rounds beside old with those beside new, and are a control.
+    smallest detectable effects and drift are those of `refill.stats.ratios`; `blocks_to_decide` of
+    an undecidable one is that of `refill.stats.planning` for the published ratio. The rows of an
+    engine other than the gateway compare its rounds beside old with those beside new, and are a
+    control.
     Of a cell that is invalid or was not measured there are no figures, and its status says why.
     `arms` names the two images, or says that they are one. `published_*` are the source's.
     """
@@ -124,7 +130,7 @@ def rounds_table(
         status = status_of(key, records, expected)
         row: dict[str, Any] = {**vars(key), "status": status, "arms": arms(expected)}
         if row["status"] == "completed":
-            row |= _measured(key, records, expected)
+            row |= _measured(key, records, expected, known)
         else:
             row |= undecided("p50", row["status"]) | undecided("p95", row["status"])
         for name, pair in known.items():
@@ -132,7 +138,7 @@ def rounds_table(
             row[f"published_{name.removesuffix('_ms')}_ratio"] = pair["new"] / pair["old"]
         rows.append(row)
     table = pd.DataFrame(rows).reindex(columns=list(ROUND_COLUMNS))
-    return table.astype(dict.fromkeys(("old_trials", "new_trials", "responses", "blocks"), "Int64"))
+    return table.astype(dict.fromkeys(_COUNTS, "Int64"))
 
 
 def arms(expected: Expected) -> str | None:
@@ -257,7 +263,12 @@ def trial_values(key: CellKey, records: Sequence[Record], image: str, quantile: 
     return [value for trials in trials_by_round(key, records, image, quantile) for value in trials]
 
 
-def _measured(key: CellKey, records: Sequence[Record], expected: Expected) -> dict[str, Any]:
+def _measured(
+    key: CellKey,
+    records: Sequence[Record],
+    expected: Expected,
+    published: Mapping[str, Mapping[str, float]],
+) -> dict[str, Any]:
     mine = asked_for(records, key.profile, expected)
     row: dict[str, Any] = {"margin": expected.margin, "blocks": expected.blocks}
     for quantile in QUANTILES:
@@ -269,7 +280,9 @@ def _measured(key: CellKey, records: Sequence[Record], expected: Expected) -> di
             row[f"{image}_{short}_high_ms"] = max(values)
             row[f"{image}_trials"] = len(values)
         trials, controls = _judged(key, mine, expected, quantile)
-        row |= decided(short, trials, controls, expected.margin)
+        pair = published.get(quantile)
+        ratio = pair["new"] / pair["old"] if pair else None
+        row |= decided(short, trials, controls, expected.margin, ratio)
     cells = [cell for r in mine if (cell := cell_of(r, key)) is not None]
     trials_of_all = [trial for cell in cells for trial in cell["trials"]]
     row["responses"] = sum(trial["stats"]["n"] for trial in trials_of_all)

@@ -6,15 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from refill.report.lookup import NOT_MEASURED
-from refill.stats.ratios import INVALID, LEVEL, Comparison, Drift, block_drift, compare
-from refill.stats.resampling import arm_median
+from refill.stats.planning import MOST_BLOCKS, blocks_to_decide
+from refill.stats.ratios import INVALID, LEVEL, MIN_ROUNDS, Comparison, Drift, block_drift, compare
+from refill.stats.resampling import Rounds, arm_median
+from refill.stats.verdict import UNDECIDABLE
 
 Trials = Mapping[str, Sequence[Sequence[float]]]
 """Trial quantiles by arm (old, new) and round."""
 
 PARTS = (
     "ratio_low", "ratio_high", "verdict", "why", "mde_faster", "mde_slower", "drift_block",
-    "drift_controls",
+    "drift_controls", "blocks_to_decide",
 )  # fmt: skip
 
 
@@ -44,8 +46,39 @@ def compared(trials: Trials, controls: Mapping[str, Trials], margin: float) -> C
     return compare(trials["old"], trials["new"], margin, drift(trials, controls))
 
 
+def blocks_wanted(
+    found: Comparison,
+    old: Rounds,
+    new: Rounds,
+    published: float | None,
+    margin: float,
+    in_blocks: bool = True,
+) -> int | None:
+    """Return how many blocks would decide the published ratio; None where that is no question.
+
+    It is one where the verdict is undecidable and a figure was published; `MOST_BLOCKS` + 1 stands
+    for more than `MOST_BLOCKS`.
+    """
+    if found.verdict != UNDECIDABLE or published is None or min(len(old), len(new)) < MIN_ROUNDS:
+        return None
+    return blocks_to_decide(old, new, published, margin, in_blocks) or MOST_BLOCKS + 1
+
+
+def blocks_text(blocks: int | None) -> str:
+    """Return a number of blocks in words; empty for None."""
+    if blocks is None:
+        return ""
+    if blocks > MOST_BLOCKS:
+        return f"more than {MOST_BLOCKS} blocks"
+    return f"about {blocks} block{'s' * (blocks > 1)}"
+
+
 def decided(
-    quantile: str, trials: Trials, controls: Mapping[str, Trials], margin: float
+    quantile: str,
+    trials: Trials,
+    controls: Mapping[str, Trials],
+    margin: float,
+    published: float | None = None,
 ) -> dict[str, Any]:
     """Return the ratio's and the verdict's columns of one cell and quantile."""
     moved = drift(trials, controls)
@@ -60,6 +93,7 @@ def decided(
         found.mde_slower,
         moved.block,
         "; ".join(f"{name} {value:.3f}" for name, value in moved.controls.items()),
+        blocks_wanted(found, trials["old"], trials["new"], published, margin),
     )
     return {
         f"{quantile}_ratio": found.ratio,

@@ -26,6 +26,7 @@ from refill.report.rounds import (
     trial_values,
 )
 from refill.report.rounds_plot import trial_plot
+from refill.report.rounds_verdicts import blocks_text
 from refill.report.verdicts_view import detectable, ratio_text, rows_of, verdict_cell
 from refill.report.views import Cell, Table
 from refill.stats.ratios import VERDICTS as DECIDED
@@ -111,7 +112,8 @@ def _engines(records: Sequence[Record]) -> list[str]:
         for engine in record["engines"].values():
             title = str(engine.get("title") or engine["name"])
             version = "" if engine.get("embedded") else f" {engine.get('version')}"
-            found.append(f"{title}{version}")
+            place = " (docker)" if engine.get("runtime") == "docker" else ""
+            found.append(f"{title}{version}{place}")
     return list(dict.fromkeys(found))
 
 
@@ -196,7 +198,12 @@ def _cell_row(row: Mapping[str, Any]) -> list[Cell]:
         cells.append(Cell(shown, "" if pd.isna(ratio) else f"{ratio:.2f}"))
         verdict = str(row[f"{short}_verdict"])
         faster, slower = row[f"{short}_mde_faster"], row[f"{short}_mde_slower"]
-        cells.append(verdict_cell(verdict, detectable(faster, slower)))
+        wanted = row[f"{short}_blocks_to_decide"]
+        parts = (
+            detectable(faster, slower),
+            "" if pd.isna(wanted) else f"{blocks_text(int(wanted))} to decide the published ratio",
+        )
+        cells.append(verdict_cell(verdict, "; ".join(filter(None, parts))))
         controls = row[f"{short}_drift_controls"]
         cells.append(
             Cell(_ratio(row[f"{short}_drift_block"]), note="" if pd.isna(controls) else controls)

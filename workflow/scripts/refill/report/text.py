@@ -82,7 +82,8 @@ def engine(record: Mapping[str, Any]) -> str:
     title = str(block.get("title") or block["name"])
     if block["embedded"]:
         # Its title names the version of the engine; the version it states is the server's API.
-        return title if "embedded" in title else f"{title}, embedded"
+        shown = title if "embedded" in title else f"{title}, embedded"
+        return f"{shown}, in a container" if block["runtime"] == "docker" else shown
     return f"{title} {block['version']} ({block['runtime']})".replace(" None", "")
 
 

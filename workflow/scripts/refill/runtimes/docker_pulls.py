@@ -16,6 +16,9 @@ from refill.images import SCHEMA
 from refill.runtimes.docker_daemon import DockerError, daemon_record, told
 
 # A tag that says major, minor and patch is meant to stay; all others move.
+_ADDRESSES = re.compile(
+    r'\w+ "?\w+://[^\s"]+"?:? ?|dial tcp(?: \S+:\d+)?: |lookup \S+ on \S+:\d+: |lookup \S+: '
+)
 _FIXED_TAG = re.compile(r"v?\d+\.\d+\.\d+")
 
 
@@ -157,9 +160,14 @@ def _pull(
         failed = str(getattr(error, "explanation", None) or error)
     if failed is not None:
         raise DockerError(
-            f"{key}: {reference} is not in the daemon and cannot be pulled ({failed.strip()}): "
+            f"{key}: {reference} is not in the daemon and cannot be pulled ({_plain(failed)}): "
             "load or pull it by hand, or name another one"
         )
+
+
+def _plain(words: str) -> str:
+    """Take addresses out of the daemon's words: which registry and resolver is its own business."""
+    return _ADDRESSES.sub("", words).strip()
 
 
 def _familiar(repository: str) -> str:

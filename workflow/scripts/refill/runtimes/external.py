@@ -14,6 +14,8 @@ class ExternalEngine:
     """An engine at a URL; its processes are out of sight, so it has no resource counters."""
 
     runtime = "external"
+    # It ran before.
+    start_s: float | None = None
 
     def __init__(self, description: Description, address: Address) -> None:
         self.description = description

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,22 +20,28 @@ import psutil
 
 from refill.engines.description import Description, EngineError, Place
 from refill.load.wire import Address
-from refill.processes import die_with_parent
+from refill.processes import die_with_parent, wait_for
+from refill.runtimes.readiness import last_lines, wait_until_ready
 from refill.runtimes.users import hand_over, other_user, place_for
 
 STOP_TIMEOUT_S = 20.0
-LOG_LINES = 12
+RUN_TIMEOUT_S = 120.0
 FULL_BELOW_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
 class Resources:
-    """Counters of an engine's process and its children, summed; NaN where they cannot be had."""
+    """Counters of an engine's process and its children, summed; NaN where they cannot be had.
+
+    `throttled_s` and `memory_peak_bytes` are told by a control group: of containers only.
+    """
 
     rss_bytes: float = float("nan")
     cpu_s: float = float("nan")
     read_bytes: float = float("nan")
     write_bytes: float = float("nan")
+    throttled_s: float = float("nan")
+    memory_peak_bytes: float = float("nan")
 
 
 class ProcessEngine:
@@ -45,24 +52,31 @@ class ProcessEngine:
         scratch: a folder of this run's own for the engine's data. What a killed run left in it is
             removed at the start; all of it is removed at the end.
         log: file that takes the engine's output.
+        data: a folder of the caller's for the engine's data, in place of one in `scratch`: it is
+            neither emptied at the start nor removed at the end.
     """
 
     runtime = "process"
 
-    def __init__(self, description: Description, scratch: Path, log: Path) -> None:
+    def __init__(
+        self, description: Description, scratch: Path, log: Path, data: Path | None = None
+    ) -> None:
         self.description = description
         self.log = log
         self._user = other_user(description.user)
         # Absolute: the engine runs in its own folder.
         folder = place_for(self._user, scratch)
-        self._place = Place(free_port(), folder / description.name)
+        self._keeps_data = data is not None
+        storage = data.resolve() if data else folder / description.name
+        self._place = Place(free_port(), storage)
         self.start_s = float("nan")
         self._process: subprocess.Popen[bytes] | None = None
         self.address = Address("127.0.0.1", self._place.port)
 
     def __enter__(self) -> Self:
         try:
-            shutil.rmtree(self._place.storage, ignore_errors=True)
+            if not self._keeps_data:
+                shutil.rmtree(self._place.storage, ignore_errors=True)
             self.start()
         except BaseException:
             self._end()
@@ -83,14 +97,22 @@ class ProcessEngine:
             EngineError: it ended, or was not ready in time; with the last lines of its log.
         """
         began = time.monotonic()
+        self.spawn()
+        wait_until_ready(self.description, self.address, self.check, self.tail)
+        self.start_s = time.monotonic() - began
+
+    def spawn(self) -> None:
+        """Start the engine and do not wait until it is ready.
+
+        Raises:
+            EngineError: its program cannot be started.
+        """
         self._place.storage.mkdir(parents=True, exist_ok=True)
         command = list(self.description.command(self._place))
         if self._user is not None:
             self._place.storage.parent.chmod(0o711)
             hand_over(self._place.storage, self._user)
         self._launch(command)
-        self._wait_until_ready()
-        self.start_s = time.monotonic() - began
 
     def _launch(self, command: list[str]) -> None:
         given, user = self.description.standard_input, self._user
@@ -124,20 +146,10 @@ class ProcessEngine:
                 if self.description.input_ends:
                     self._process.stdin.close()
 
-    def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + self.description.start_timeout_s
-        while time.monotonic() < deadline:
-            self.check()
-            try:
-                if self.description.ready(self.address):
-                    return
-            except OSError:
-                pass  # not listening yet
-            time.sleep(0.02)
-        raise EngineError(
-            f"{self.description.name} was not ready within "
-            f"{self.description.start_timeout_s:g} s.{self._tail()}"
-        )
+    @property
+    def inner(self) -> Address:
+        """Where the other engines of a run reach it: as this process does."""
+        return self.address
 
     @property
     def pid(self) -> int:
@@ -146,12 +158,28 @@ class ProcessEngine:
             raise EngineError(f"{self.description.name} has not been started")
         return self._process.pid
 
+    def ended(self) -> int | None:
+        """Its exit status, negative: the signal that ended it; None while it runs."""
+        return None if self._process is None else self._process.poll()
+
+    def wait_end(self, seconds: float) -> int:
+        """Wait for its end; its exit status as `ended` gives it.
+
+        Raises:
+            EngineError: it runs on.
+        """
+        if not wait_for(lambda: self.ended() is not None, seconds, 0.002):
+            raise EngineError(f"{self.description.name} runs on after {seconds:g} s")
+        status = self.ended()
+        assert status is not None
+        return status
+
     def check(self) -> None:
         """Raise EngineError when the engine has ended."""
-        if self._process is not None and (code := self._process.poll()) is not None:
+        if (code := self.ended()) is not None:
             how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             raise EngineError(
-                f"{self.description.name} has ended ({how}).{self.trouble()}{self._tail()}"
+                f"{self.description.name} has ended ({how}).{self.trouble()}{self.tail()}"
             )
 
     def trouble(self) -> str:
@@ -187,6 +215,33 @@ class ProcessEngine:
             self._process.kill()
             self._process.wait()
 
+    def run(self, arguments: Sequence[str]) -> tuple[int, str]:
+        """Run the engine's program once more, with further arguments, as it was started.
+
+        Returns:
+            The exit status, and what it wrote.
+
+        Raises:
+            EngineError: it did not end in time.
+        """
+        try:
+            done = subprocess.run(
+                [*self.description.command(self._place), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                cwd=self._place.storage,
+                env={**os.environ, **self.description.variables_at(self._place)},
+                timeout=RUN_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise EngineError(
+                f"{self.description.name} {' '.join(arguments)} runs on after {RUN_TIMEOUT_S:g} s"
+            ) from None
+        return done.returncode, done.stdout
+
     def resources(self) -> Resources:
         """Give the counters of the engine's processes now."""
         if self._process is None:
@@ -212,9 +267,9 @@ class ProcessEngine:
             return Resources()  # it ended in between; `check` says so
         return Resources(rss, cpu, read, written)
 
-    def _tail(self) -> str:
-        lines = self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
-        return "".join(f"\n    {line}" for line in lines) if lines else " Its log is empty."
+    def tail(self) -> str:
+        """The last lines of its log, each on a line of its own."""
+        return last_lines(self.log)
 
     def _end(self) -> None:
         """End the engine and all that it started, and remove its data."""
@@ -232,7 +287,8 @@ class ProcessEngine:
             # A helper process that stayed behind; none did when there is no such group.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-        shutil.rmtree(self._place.storage.parent, ignore_errors=True)
+        if not self._keeps_data:
+            shutil.rmtree(self._place.storage.parent, ignore_errors=True)
 
 
 def _prepare_child(cpus: int | None) -> None:

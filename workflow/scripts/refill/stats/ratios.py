@@ -136,6 +136,12 @@ def ratio_verdict(
 
 def half_width(old: Rounds, new: Rounds, level: float, in_blocks: bool) -> float:
     """Return the half width of Student's interval of the logarithm of new / old."""
+    variance, df = spread(old, new, in_blocks)
+    return two_sided(level, df) * math.sqrt(variance * (1 / len(old) + 1 / len(new)))
+
+
+def spread(old: Rounds, new: Rounds, in_blocks: bool) -> tuple[float, int]:
+    """Return the variance of the logarithms of rounds of one arm, and its degrees of freedom."""
     a, b = log_medians(old), log_medians(new)
     if in_blocks and len(a) == len(b) and len(a) % PER_BLOCK == 0:
         blocks = len(a) // PER_BLOCK
@@ -146,8 +152,7 @@ def half_width(old: Rounds, new: Rounds, level: float, in_blocks: bool) -> float
     else:
         squares = float(((a - a.mean()) ** 2).sum() + ((b - b.mean()) ** 2).sum())
         df = len(a) + len(b) - 2
-    error = math.sqrt(squares / df * (1 / len(a) + 1 / len(b)))
-    return two_sided(level, df) * error
+    return squares / df, df
 
 
 def smallest_effects(

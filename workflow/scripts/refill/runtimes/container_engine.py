@@ -1,0 +1,309 @@
+"""An engine in a container: published on loopback, its data in a volume or a folder of the host."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from refill.engines.description import Description, EngineError, Place
+from refill.load.wire import Address
+from refill.processes import wait_for
+from refill.runtimes.budget import departures
+from refill.runtimes.cgroups import Limits
+from refill.runtimes.container import END_TIMEOUT_S, LOOPBACK, Container, Program, Surroundings
+from refill.runtimes.counters import container_resources
+from refill.runtimes.network import Opener, published_cost
+from refill.runtimes.process import FULL_BELOW_BYTES, STOP_TIMEOUT_S, Resources, free_port
+from refill.runtimes.readiness import last_lines, wait_until_ready
+
+# Where an image has no place of its own for data.
+STORAGE = "/data"
+EVERYWHERE = "0.0.0.0"
+
+
+class ContainerEngine:
+    """An engine that runs in a container. Used as a context: leaving it removes the container.
+
+    Args:
+        description: what to run; its command is what stands behind the image's entry point.
+        image: id of the image.
+        log: file that takes the container's output when it stops, fails or is removed.
+        around: what the run gives it.
+        data: a folder of the caller's for the data, in place of a volume of the container's own:
+            neither emptied nor removed, and the engine runs as the caller's user.
+
+    Attributes:
+        address: where it is reached: the port that is published on loopback.
+        inner: its name and port on the run's network, for other containers.
+        network: what its published port costs a client, once it was measured.
+    """
+
+    runtime = "docker"
+
+    def __init__(
+        self,
+        description: Description,
+        image: str,
+        log: Path,
+        around: Surroundings,
+        data: Path | None = None,
+    ) -> None:
+        self.description = description
+        self.log = log
+        self._around = around
+        self._data = data.resolve() if data else None
+        # The port has one number outside and inside.
+        self._place = Place(free_port(), Path(description.data or STORAGE), EVERYWHERE)
+        self.address = Address(LOOPBACK, self._place.port)
+        self.inner = Address(around.alias, self._place.port)
+        self.start_s = float("nan")
+        program = Program(
+            description.name,
+            image,
+            list(description.command(self._place)),
+            description.variables_at(self._place),
+            self._place.port,
+            str(self._place.storage),
+            description.standard_input is not None,
+        )
+        self._program = program
+        self._container = Container(around, program, self._data)
+        self._logged = 0
+        self._verified = False
+        self.network: dict[str, Any] | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        self._end()
+
+    # ---- start
+
+    def start(self) -> None:
+        """Start the engine and wait until it is ready; its data are what it left.
+
+        `start_s` then holds how long that took.
+
+        Raises:
+            EngineError: it ended, or was not ready in time, with the last lines of its log; or
+                its limits are not those of the budget, and that may not be relaxed.
+        """
+        began = time.monotonic()
+        self.spawn()
+        wait_until_ready(self.description, self.address, self.check, self.tail)
+        self.start_s = time.monotonic() - began
+        self._verify()
+
+    def spawn(self) -> None:
+        """Start the engine and do not wait until it is ready.
+
+        Raises:
+            EngineError: it cannot be started.
+        """
+        given = self.description.standard_input
+        self._container.start(given(self._place) if given else None, self.description.input_ends)
+
+    def _verify(self) -> None:
+        """Look once whether the limits are those that were asked for."""
+        if self._verified:
+            return
+        self._verified = True
+        for line in departures(self._around.shared or self._around.limits, self._read_back()):
+            self._around.depart(f"{self.description.name}: {line}")
+
+    # ---- how it is
+
+    @property
+    def pid(self) -> int:
+        """Process id of the container's main process on this machine.
+
+        Raises:
+            EngineError: it does not run, or its processes are out of sight.
+        """
+        if self._container.pid is None:
+            raise EngineError(
+                f"{self.description.name}: no process of its container is in sight: it does not "
+                "run, or the daemon does not run on this machine"
+            )
+        return self._container.pid
+
+    def ended(self) -> int | None:
+        """Its exit status, negative: the signal that ended it; None while it runs."""
+        return self._container.ended()
+
+    def wait_end(self, seconds: float) -> int:
+        """Wait for its end; its exit status as `ended` gives it.
+
+        Raises:
+            EngineError: it runs on.
+        """
+        if not wait_for(lambda: self.ended() is not None, seconds, 0.005):
+            raise EngineError(f"{self.description.name} runs on after {seconds:g} s")
+        status = self.ended()
+        assert status is not None
+        return status
+
+    def check(self) -> None:
+        """Raise EngineError when the engine has ended."""
+        if (status := self.ended()) is None:
+            return
+        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
+        if self._container.inspect()["State"].get("OOMKilled"):
+            how += ", out of the memory of its budget"
+        raise EngineError(
+            f"{self.description.name} has ended ({how}).{self.trouble()}{self.tail()}"
+        )
+
+    def trouble(self) -> str:
+        """Say what is wrong with the place that the engine runs in; empty when nothing is."""
+        place = self._data or Path(str(self._around.daemon.get("DockerRootDir", "")))
+        try:
+            free = shutil.disk_usage(place).free
+        except OSError:
+            return ""  # the daemon's disk is out of sight
+        if free >= FULL_BELOW_BYTES:
+            return ""
+        return f" The disk that holds its data is full ({free / 1e6:.0f} MB are free)."
+
+    def run(self, arguments: Sequence[str]) -> tuple[int, str]:
+        """Run the image's program with other arguments inside the running container.
+
+        Returns:
+            Its exit status, and what it wrote to both outputs.
+        """
+        return self._container.run(arguments)
+
+    # ---- end
+
+    def stop(self) -> None:
+        """Ask the engine to end (TERM), then wait; kill it when it does not.
+
+        Raises:
+            EngineError: it had to be killed.
+        """
+        if not self._container.made or self.ended() is not None:
+            return
+        self._container.signal("TERM")
+        if not wait_for(lambda: self.ended() is not None, STOP_TIMEOUT_S, 0.005):
+            self.kill()
+            raise EngineError(
+                f"{self.description.name} did not end within {STOP_TIMEOUT_S:g} s and was killed"
+            )
+        self.save_log()
+
+    def kill(self) -> None:
+        """Kill the engine's container (SIGKILL); its data stay."""
+        if self._container.made:
+            self._container.signal("KILL")
+            self.wait_end(END_TIMEOUT_S)
+
+    def save_log(self) -> None:
+        """Append to the log file what the container has written since the last time."""
+        if not self._container.made:
+            return
+        written = self._container.written()
+        with self.log.open("ab") as log:
+            log.write(written[self._logged :])
+        self._logged = len(written)
+
+    def tail(self) -> str:
+        """The last lines of its log, each on a line of its own."""
+        self.save_log()
+        return last_lines(self.log)
+
+    def _end(self) -> None:
+        """Keep the log, remove the container and its volume."""
+        try:
+            self.save_log()
+        finally:
+            self._container.remove()
+
+    # ---- what is recorded
+
+    def resources(self) -> Resources:
+        """Give the counters of the container now, from the kernel's files."""
+        return container_resources(self._around.groups, self._container.folders)
+
+    def applied(self) -> dict[str, Any]:
+        """Read back what limits the container: the kernel's files, and what the daemon says.
+
+        Returns:
+            How the run divides the machine (`budget`: exact, relaxed or none, and `why`);
+            `read_back`: CPUs and memory of the group that has the limits, and the container's
+            `cpuset`, None where the kernel's files are out of sight; `daemon`: the container's own
+            as the daemon tells them; `shared`: whether it shares its limits with other containers.
+        """
+        host, found = self._container.inspect()["HostConfig"], self._read_back()
+        return {
+            **self._around.divided(),
+            "shared": self._around.shared is not None,
+            "cgroup": {
+                "version": self._around.groups.version,
+                "driver": self._around.daemon.get("CgroupDriver"),
+            },
+            "read_back": None if found is None else asdict(found),
+            "daemon": {
+                "cpus": host["NanoCpus"] / 1e9 or None,
+                "memory_bytes": host["Memory"] or None,
+                "memory_swap_bytes": host["MemorySwap"] or None,
+                "cpuset": host["CpusetCpus"] or None,
+            },
+        }
+
+    def _read_back(self) -> Limits | None:
+        """Give the limits as the kernel has them; None where its files are out of sight."""
+        groups, folders = self._around.groups, self._container.folders
+        if not folders:
+            return None
+        own = groups.limits(folders)
+        if self._around.shared is None:
+            return own
+        above = groups.limits({name: path.parent for name, path in folders.items()})
+        return replace(above, cpuset=own.cpuset)
+
+    def identity(self) -> dict[str, Any]:
+        """Give what runs: the image, and the container's settings without what is secret in them.
+
+        Variables are named; their values are left out, as some are passwords.
+        """
+        image, config = self._container.image(), self._container.inspect()["Config"]
+        return {
+            "runtime": self.runtime,
+            "image": {
+                "id": image["Id"],
+                "tags": sorted(image["RepoTags"] or []),
+                "repo_digests": sorted(image["RepoDigests"] or []),
+            },
+            "container": {
+                "entry_point": config["Entrypoint"] or [],
+                "arguments": config["Cmd"] or [],
+                "variables": sorted(self._program.variables),
+                "user": config["User"] or None,
+                "storage": "folder" if self._data else "volume",
+                "network": "published port",
+            },
+        }
+
+    def measure_network(self, opener: Opener) -> None:
+        """Measure what its published port costs a client; `network` then holds it."""
+        self.network = published_cost(self.address, self.container_address(), opener)
+
+    def container_address(self) -> Address | None:
+        """Give its own address on the run's network; None when it has none."""
+        networks = self._container.inspect()["NetworkSettings"]["Networks"]
+        host = networks.get(self._around.network, {}).get("IPAddress")
+        return Address(host, self._place.port) if host else None
