@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import re
 import secrets
 import tarfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ class BuildProject:
     def __init__(self, folder: Path, client: Any, base: str) -> None:
         self.folder, self.client, self.base = folder, client, base
         self._built: list[str] = []
-        self._tags: list[str] = []
+        self._steps: list[str] = []
         (folder / "config").mkdir(parents=True)
         (folder / "requirements.lock").write_text("# nothing\n")
 
@@ -68,16 +70,21 @@ class BuildProject:
     def build(self, name: str, nocache: bool = True, **settings: str) -> dict[str, Any]:
         """Build an image as its rule does; give its record."""
         entries = images.needed(load_images(self.folder / "config/images.yaml"), name)
-        record = build(
-            self.client,
-            self.folder,
-            name,
-            entries,
-            {"base": self.base, "python": "3.11", **settings},
-            self.files(name),
-            "code",
-            nocache=nocache,
-        )
+        try:
+            record = build(
+                self.client,
+                self.folder,
+                name,
+                entries,
+                {"base": self.base, "python": "3.11", **settings},
+                self.files(name),
+                "code",
+                nocache=nocache,
+            )
+        finally:
+            # The steps of an earlier stage, or of a build that failed, stay as the daemon's cache.
+            if self.files(name).log.exists():
+                self._steps += re.findall(r"^ ---> ([0-9a-f]{12})$", self.log(name), re.MULTILINE)
         self._built.append(record["id"])
         return record
 
@@ -86,12 +93,12 @@ class BuildProject:
         return self.files(name).log.read_text()
 
     def remove(self) -> None:
-        """Remove all images that were built."""
-        for identity in set(self._built):
-            try:
+        """Remove all images that were built, and what their builds left."""
+        base: str = self.client.api.inspect_image(self.base)["Id"]
+        made = [step for step in self._steps if not base.startswith(f"sha256:{step}")]
+        for identity in dict.fromkeys([*self._built, *reversed(made)]):
+            with suppress(ImageNotFound):
                 self.client.api.remove_image(identity, force=True)
-            except ImageNotFound:
-                continue
 
 
 def contents(client: Any, identity: str, folder: str) -> dict[str, bytes]:

@@ -254,6 +254,7 @@ def test_two_revisions_of_a_repository_are_built_as_the_published_ones(
     assert records["gateway-old"]["source"]["revision"] == old[:7]
     # The compiling stage leaves no trace in the result, so it too has one ID.
     again = project.build("gateway-new")
+    assert "Using cache" not in project.log("gateway-new")
     assert again["id"] == records["gateway-new"]["id"]
     found = docker_client.api.inspect_image(again["id"])
     assert found["Config"]["User"] == "10001:10001"

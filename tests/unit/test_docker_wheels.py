@@ -81,6 +81,15 @@ def test_a_wheel_that_is_there_needs_no_pip(
         assert found == [Wheel("Some_Tool", "1.2.3", path, sha256_file(path))]
 
 
+def test_a_kept_wheel_that_is_not_the_locks_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_wheel(tmp_path / "wheels/cp311-x86_64")
+    monkeypatch.setattr(wheels_module, "_download", lambda *_: None)
+    with pytest.raises(ImageError, match=r"pip left no wheel of some-tool 1\.2\.3"):
+        fetch("i", ["some-tool"], lock(tmp_path, "2" * 64), "3.11", "x86_64", tmp_path / "wheels")
+
+
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder that pip finds wheels in, instead of an index."""
