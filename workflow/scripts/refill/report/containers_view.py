@@ -37,7 +37,8 @@ def _relaxed(containers: Record) -> list[str]:
 def _daemon(containers: Record) -> str:
     daemon = containers["daemon"]
     return (
-        f"Engines ran in containers of Docker {daemon['version']} ({daemon['storage_driver']}); "
+        f"Engines ran in containers of {daemon.get('name', 'Docker')} {daemon['version']} "
+        f"({daemon['storage_driver']}); "
         f"the driver reached them at ports published on loopback. CPUs: {containers['cpus']}."
     )
 

@@ -1,1 +1,1 @@
-"""How to run an engine: a process, or a URL that is already there."""
+"""How to run an engine: a process, a container, or a URL that is already there."""

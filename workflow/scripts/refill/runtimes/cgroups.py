@@ -22,6 +22,8 @@ LIMITED = ("cpu", "cpuset", "memory")
 NO_LIMIT = 1 << 60
 UNKNOWN = float("nan")
 REMOVE_S = 5.0
+# Below the group of its containers.
+MONITORS = "conmon"
 
 
 @dataclass(frozen=True)
@@ -209,7 +211,9 @@ class ControlGroups:
     def remove(self, group: str) -> None:
         """Remove a group and the empty ones below it from every tree.
 
-        The kernel lets go of a group a moment after its last process; it is waited for that.
+        The kernel lets go of a group a moment after its last process; it is waited for that. A
+        monitor of Podman's may stay for minutes, to tell how a program in a container ended: it is
+        moved to the top of the tree, as the containers are gone.
 
         Raises:
             OSError: a process is still in it.
@@ -218,6 +222,7 @@ class ControlGroups:
             deadline = time.monotonic() + REMOVE_S
             while True:
                 try:
+                    _move(mount.at(group) / MONITORS, mount.folder)
                     _remove_tree(mount.at(group))
                     break
                 except OSError:
@@ -290,6 +295,13 @@ def _remove_tree(folder: Path) -> None:
             _remove_tree(entry)
     with suppress(FileNotFoundError):
         folder.rmdir()
+
+
+def _move(source: Path, target: Path) -> None:
+    """Move the processes of a group to another one; those that end meanwhile are gone anyway."""
+    for pid in (_text(source, "cgroup.procs") or "").split():
+        with suppress(ProcessLookupError):
+            (target / "cgroup.procs").write_text(pid)
 
 
 def _write(folder: Path, name: str, value: str) -> None:

@@ -19,13 +19,8 @@ from refill.runtimes.cgroups import Limits
 from refill.runtimes.container import END_TIMEOUT_S, LOOPBACK, Container, Program, Surroundings
 from refill.runtimes.counters import container_resources
 from refill.runtimes.network import Opener, published_cost
-from refill.runtimes.process import (
-    FULL_BELOW_BYTES,
-    LOG_LINES,
-    STOP_TIMEOUT_S,
-    Resources,
-    free_port,
-)
+from refill.runtimes.process import FULL_BELOW_BYTES, STOP_TIMEOUT_S, Resources, free_port
+from refill.runtimes.readiness import last_lines, wait_until_ready
 
 # Where an image has no place of its own for data.
 STORAGE = "/data"
@@ -109,7 +104,7 @@ class ContainerEngine:
         """
         began = time.monotonic()
         self.spawn()
-        self._wait_until_ready()
+        wait_until_ready(self.description, self.address, self.check, self.tail)
         self.start_s = time.monotonic() - began
         self._verify()
 
@@ -121,21 +116,6 @@ class ContainerEngine:
         """
         given = self.description.standard_input
         self._container.start(given(self._place) if given else None, self.description.input_ends)
-
-    def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + self.description.start_timeout_s
-        while time.monotonic() < deadline:
-            self.check()
-            try:
-                if self.description.ready(self.address):
-                    return
-            except OSError:
-                pass  # not listening yet
-            time.sleep(0.02)
-        raise EngineError(
-            f"{self.description.name} was not ready within "
-            f"{self.description.start_timeout_s:g} s.{self.tail()}"
-        )
 
     def _verify(self) -> None:
         """Look once whether the limits are those that were asked for."""
@@ -243,11 +223,7 @@ class ContainerEngine:
     def tail(self) -> str:
         """The last lines of its log, each on a line of its own."""
         self.save_log()
-        try:
-            lines = self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
-        except FileNotFoundError:
-            lines = []
-        return "".join(f"\n    {line}" for line in lines) if lines else " Its log is empty."
+        return last_lines(self.log)
 
     def _end(self) -> None:
         """Keep the log, remove the container and its volume."""

@@ -51,10 +51,15 @@ def connect(host: str | None = None) -> Any:
 
 
 def daemon_record(client: Any) -> dict[str, str]:
-    """Return who the daemon is: {"version", "api", "storage_driver", "architecture"}."""
+    """Return who the daemon is: {"name", "version", "api", "storage_driver", "architecture"}.
+
+    The name is that of the program: Docker, or what speaks its API (Podman).
+    """
     with told("docker: the daemon does not say who it is"):
         version, info = client.version(), client.info()
+    parts = [str(part["Name"]) for part in version.get("Components") or []]
     return {
+        "name": "Podman" if any("Podman" in part for part in parts) else "Docker",
         "version": version["Version"],
         "api": version["ApiVersion"],
         "storage_driver": info["Driver"],

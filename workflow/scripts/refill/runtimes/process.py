@@ -21,11 +21,11 @@ import psutil
 from refill.engines.description import Description, EngineError, Place
 from refill.load.wire import Address
 from refill.processes import die_with_parent, wait_for
+from refill.runtimes.readiness import last_lines, wait_until_ready
 from refill.runtimes.users import hand_over, other_user, place_for
 
 STOP_TIMEOUT_S = 20.0
 RUN_TIMEOUT_S = 120.0
-LOG_LINES = 12
 FULL_BELOW_BYTES = 32 << 20
 
 
@@ -98,7 +98,7 @@ class ProcessEngine:
         """
         began = time.monotonic()
         self.spawn()
-        self._wait_until_ready()
+        wait_until_ready(self.description, self.address, self.check, self.tail)
         self.start_s = time.monotonic() - began
 
     def spawn(self) -> None:
@@ -145,21 +145,6 @@ class ProcessEngine:
                 self._process.stdin.flush()
                 if self.description.input_ends:
                     self._process.stdin.close()
-
-    def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + self.description.start_timeout_s
-        while time.monotonic() < deadline:
-            self.check()
-            try:
-                if self.description.ready(self.address):
-                    return
-            except OSError:
-                pass  # not listening yet
-            time.sleep(0.02)
-        raise EngineError(
-            f"{self.description.name} was not ready within "
-            f"{self.description.start_timeout_s:g} s.{self.tail()}"
-        )
 
     @property
     def inner(self) -> Address:
@@ -284,8 +269,7 @@ class ProcessEngine:
 
     def tail(self) -> str:
         """The last lines of its log, each on a line of its own."""
-        lines = self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
-        return "".join(f"\n    {line}" for line in lines) if lines else " Its log is empty."
+        return last_lines(self.log)
 
     def _end(self) -> None:
         """End the engine and all that it started, and remove its data."""
