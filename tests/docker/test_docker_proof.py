@@ -185,6 +185,14 @@ def test_a_daemon_that_does_not_see_this_folder_is_refused(
         pass
 
 
+def test_an_image_for_another_runtime_is_refused(built: dict[str, Path], tmp_path: Path) -> None:
+    with (
+        pytest.raises(EngineError, match=r"gateway-old\.json: is an image of Docker"),
+        opened({"runtime": "process", "servers": {}}, built, tmp_path, print),
+    ):
+        pass
+
+
 def test_an_episode_is_replayed_in_containers(
     docker_host: str, built: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from refill.engines.description import EngineError
 from refill.phases.image_records import archive_of, image_block, read_image
 from refill.proofs.calls import read_sources
 from refill.proofs.engines import QDRANT, Archives, Parts
@@ -58,7 +59,15 @@ def opened(
         ScriptsError: an image has other scripts than the proof knows.
     """
     records = {name: read_image(path) for name, path in images.items()}
-    if plan.get("runtime") == "docker":
+    docker = plan.get("runtime") == "docker"
+    for path, record in zip(images.values(), records.values(), strict=True):
+        if (record.get("runtime") == "docker") != docker:
+            raise EngineError(
+                f"{path.name}: is an image {'of an archive' if docker else 'of Docker'}, the proof "
+                f"is to run {'in containers' if docker else 'as processes'}: build it for that "
+                "(`runtime` in the config), or call the proof with or without --docker"
+            )
+    if docker:
         # Imported here: a proof without containers needs nothing of it.
         from refill.proofs.containers import in_containers
 

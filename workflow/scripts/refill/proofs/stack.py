@@ -37,7 +37,7 @@ class Stack(OpensParts):
     """A server, the embedded Qdrant and a gateway. Used as a context.
 
     Raises:
-        NotRunError: the subject has scripts and no archives.
+        NotRunError: the subject has scripts alone.
         EngineError: a part does not start.
     """
 
