@@ -17,7 +17,7 @@ CPUS, MEMORY = 2, 1 << 30
 ROUNDS: dict[str, Any] = {
     "profiles": ["on-main", "off-control"],
     "engines": ["gateway", "opensearch", "elasticsearch"],
-    "corpus": {"name": "small-flights", "documents": 300},
+    "corpus": {"name": "small-flights", "documents": 400},
     "images": {"old": "gateway-old", "new": "gateway-new"},
     "native": {"heap": "256m", "warm_up": 12},
     "counts": {"trials": 1, "clients": [1, 2], "warm": 6, "cold_enabled": 6, "cold_disabled": 6},
@@ -59,7 +59,7 @@ def make(folder: Path, config: dict[str, Any]) -> Project:
     for entry in images["images"].values():
         entry["pinned"] = read_source(folder, entry).state()
     path.write_text(yaml.safe_dump(images))
-    flights_package(folder / "results/downloads/small-flights", 350)
+    flights_package(folder / "results/downloads/small-flights", 450)
     configure(project, config)
     return project
 
@@ -70,7 +70,7 @@ def configure(project: Project, config: dict[str, Any]) -> None:
     settings = project.folder / "test.yaml"
     written = yaml.safe_load(settings.read_text())
     package = project.folder / "results/downloads/small-flights"
-    written["corpora"]["small-flights"] = flights_package(package, 350)
+    written["corpora"]["small-flights"] = flights_package(package, 450)
     settings.write_text(yaml.safe_dump(written))
 
 
