@@ -47,6 +47,13 @@ def test_npy(tmp_path: Path, vectors: np.ndarray, order: Any, dtype: str) -> Non
     assert np.array_equal(read(source), saved.astype(np.float32))
 
 
+def test_a_dimension_that_is_configured_is_the_files(tmp_path: Path, vectors: np.ndarray) -> None:
+    np.save(tmp_path / "x.npy", vectors)
+    assert open_source(spec("npy", dimension=DIMENSION), "c", tmp_path / "x.npy").rows == ROWS
+    with pytest.raises(CorpusError, match=r"corpora\.c\.dimension: .*6 dimensions.* says 1024"):
+        open_source(spec("npy", dimension=1024), "c", tmp_path / "x.npy")
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_hdf5(tmp_path: Path, vectors: np.ndarray, dtype: str) -> None:
     with h5py.File(tmp_path / "x.hdf5", "w") as file:

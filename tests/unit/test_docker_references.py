@@ -53,9 +53,9 @@ def test_a_reference_floats_unless_it_names_a_digest_or_a_whole_version(
         ),
         ("FROM rust:1 AS one\nFROM One AS two\nFROM TWO", {}, Bases("rust:1", ())),
         (
-            "FROM golang:1 AS b\nFROM scratch\nCOPY --from=b /a /a",
+            "FROM go:1 AS b\nFROM scratch\nCOPY --from=b /a /a",
             {},
-            Bases("scratch", ("golang:1",)),
+            Bases("scratch", ("go:1",)),
         ),
         ("# FROM nothing\nFROM \\\n  debian:12", {}, Bases("debian:12", ())),
     ],

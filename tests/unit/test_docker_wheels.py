@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import subprocess
-import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -82,6 +81,15 @@ def test_a_wheel_that_is_there_needs_no_pip(
         assert found == [Wheel("Some_Tool", "1.2.3", path, sha256_file(path))]
 
 
+def test_a_kept_wheel_that_is_not_the_locks_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_wheel(tmp_path / "wheels/cp311-x86_64")
+    monkeypatch.setattr(wheels_module, "_download", lambda *_: None)
+    with pytest.raises(ImageError, match=r"pip left no wheel of some-tool 1\.2\.3"):
+        fetch("i", ["some-tool"], lock(tmp_path, "2" * 64), "3.11", "x86_64", tmp_path / "wheels")
+
+
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder that pip finds wheels in, instead of an index."""
@@ -106,9 +114,7 @@ def test_pip_fetches_what_fits_the_base_and_not_what_fits_here(
     assert said == ["fetching wheels of some-tool 1.2.3"]
     assert [p.name for p in found.path.parent.iterdir()] == [good.name]
     for python, architecture in (("3.10", "x86_64"), ("3.9", "aarch64")):
-        with pytest.raises(
-            ImageError, match=rf"i: pip cannot fetch .*some-tool 1\.2\.3 .*{python}"
-        ):
+        with pytest.raises(ImageError, match=rf"i: pip cannot .*some-tool 1\.2\.3 .*{python}"):
             fetch("i", ["some-tool"], pins, python, architecture, tmp_path / "w")
 
 
@@ -119,9 +125,7 @@ def test_a_wheel_with_another_hash_than_the_locks_is_refused(tmp_path: Path, off
 
 
 def test_a_dependency_that_is_not_locked_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        ImageError, match=r"image: dependency 'absent' is not in requirements\.lock"
-    ):
+    with pytest.raises(ImageError, match=r"image: dependency 'absent' is not in req"):
         fetch("image", ["absent"], lock(tmp_path), "3.11", "x86_64", tmp_path / "w")
 
 
@@ -131,7 +135,6 @@ def test_a_pip_that_hangs_is_told(
     monkeypatch.setattr(wheels_module, "TIMEOUT_S", 0.01)
     with pytest.raises(ImageError, match="did not fetch some-tool"):
         fetch("i", ["some-tool"], lock(tmp_path, "3" * 64), "3.11", "x86_64", tmp_path / "w")
-    assert sys.executable
 
 
 def source(**more: bytes) -> Source:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import subprocess
 import zipfile
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from refill import images
-from refill.config import PROJECT, ConfigError, load_images
+from refill.config import PROJECT, ConfigError, load_claims, load_images
 from refill.image_sources import ImageError, read_source
 
 MAIN = "import word\nprint(word.word)\n"
@@ -231,6 +233,67 @@ def test_what_git_cannot_give_is_named(project: Path, repository: Path) -> None:
     git(repository, "commit", "-q", "-m", "link")
     with pytest.raises(ImageError, match="link: is a symbolic link"):
         read_source(project, from_git(str(repository), "main"))
+
+
+def test_a_short_revision_means_one_commit(project: Path, repository: Path) -> None:
+    commit = git(repository, "rev-parse", "v1")
+    assert read_source(project, from_git(str(repository), commit[:7])).revision == commit
+    # Two commits whose names begin alike, as happens in a large repository.
+    header = f"tree {commit_tree(repository)}\nauthor a <a@b> {{}} +0000\ncommitter a <a@b> 0 +0000"
+    seen: dict[str, bytes] = {}
+    for number in itertools.count():
+        body = f"{header.format(number)}\n\nx\n".encode()
+        name = hashlib.sha1(b"commit %d\0%s" % (len(body), body)).hexdigest()
+        if other := seen.get(name[:4]):
+            break
+        seen[name[:4]] = body
+    for text in (body, other):
+        (repository / "object").write_bytes(text)
+        git(repository, "hash-object", "-t", "commit", "-w", "object")
+    with pytest.raises(ImageError) as caught:
+        read_source(project, from_git(str(repository), name[:4]))
+    assert f"revision {name[:4]!r} is the begin of " in str(caught.value)
+    assert name[:12] in str(caught.value)
+
+
+def commit_tree(repository: Path) -> str:
+    return git(repository, "rev-parse", "v1^{tree}")
+
+
+def test_programs_are_pinned_where_docker_alone_builds(project: Path, repository: Path) -> None:
+    (repository / "src/run.sh").write_text("#!/bin/sh\n")
+    (repository / "src/run.sh").chmod(0o755)
+    git(repository, "add", ".")
+    git(repository, "commit", "-q", "-m", "run", "--date", "2024-05-06T07:08:09Z")
+    source = read_source(project, from_git(str(repository), "main"))
+    assert source.state()["executable"] == ["run.sh"]
+    assert source.committed_at == int(git(repository, "show", "-s", "--format=%ct", "main"))
+    tree = project / "images/service"
+    (tree / "other.py").chmod(0o755)
+    assert "executable" not in read_source(project, entry(tree="images/service")).state()
+    configure(project, old=entry(tree="images/service") | {"runtime": "docker"})
+    pin(project)
+    (tree / "other.py").chmod(0o644)
+    entries = load_images(project / "config/images.yaml")
+    with pytest.raises(ImageError, match=r"may be executed in one of them alone: other\.py"):
+        images.check(project, "old", entries)
+
+
+def test_what_docker_alone_builds_is_no_archive(project: Path) -> None:
+    configure(project, old=entry(tree="images/service") | {"runtime": "docker"})
+    pin(project)
+    with pytest.raises(ImageError, match=r"old: is built by Docker alone.*`runtime: docker`"):
+        build(project, "old")
+
+
+def test_the_published_gateways_are_a_ready_example() -> None:
+    own, upstream = load_images(), load_images(PROJECT / "config/upstream-images.yaml")
+    published = load_claims()["experiments"]["gateway"]["images"]
+    for arm in ("old", "new"):
+        entry = upstream[f"gateway-{arm}"]
+        assert entry["tag"] == published[arm]["tag"] == own[f"gateway-{arm}"]["tag"]
+        assert entry["git"]["revision"] == published[arm]["revision"]
+        assert entry["runtime"] == "docker"
 
 
 def test_a_password_in_an_address_is_refused_and_not_shown(project: Path) -> None:

@@ -39,7 +39,7 @@ class Source:
     Attributes:
         files: content by POSIX path in the image, sorted.
         places: the file of the project that a path comes from; empty for Git.
-        executable: the paths whose files may be executed.
+        executable: the paths whose files may be executed; empty for a Python archive from a tree.
         revision: the commit, for a source in Git.
         committed_at: when it was made, in seconds since 1970; None without Git.
     """
@@ -80,10 +80,14 @@ def read_source(project: Path, entry: Mapping[str, Any]) -> Source:
         others = _variants_folder(tree, variant)
         found = {name: place for name, place in found.items() if not name.startswith(others)}
         found |= {name: (path, variant) for name, path in tree_files(project, variant).items()}
+    # Python reads an archive whatever the modes of its files were, and not every file system keeps
+    # them; an image that Docker alone builds may hold programs.
+    modes = {name: path.stat().st_mode for name, (path, _) in found.items()}
+    runs = [name for name, mode in modes.items() if mode & stat.S_IXUSR]
     return Source(
         {name: found[name][0].read_bytes() for name in sorted(found)},
         {name: f"{folder}/{name}" for name, (_, folder) in found.items()},
-        frozenset(name for name, (path, _) in found.items() if path.stat().st_mode & stat.S_IXUSR),
+        frozenset(runs if entry.get("runtime") == "docker" else ()),
     )
 
 

@@ -24,6 +24,7 @@ from refill.config import (
 from refill.config.load import DOCUMENT_KINDS, refuse
 from refill.container_plan import ContainerPlan
 from refill.corpora.depth import truth_depth
+from refill.docker_build.wheels import LOCK, locked_versions
 from refill.engines import artifacts, java
 from refill.evidence.code import code_hash
 from refill.operations import limits
@@ -153,6 +154,9 @@ class Plans:
         values = self.containers.image(name)
         if name not in self.containers.pulled:
             values["entries"] = images.needed(self._entries, name)
+            if self.containers.used:
+                packages = self._entries[name]["dependencies"]
+                values["packages"] = locked_versions(name, packages, self.project / LOCK)
         return self._plan("build_image.py", name=name, **values)
 
     def corpus(self, name: str) -> dict[str, Any]:

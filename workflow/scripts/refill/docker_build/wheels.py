@@ -90,6 +90,11 @@ def fetch(
     return found
 
 
+def locked_versions(image: str, packages: Sequence[str], lock: Path) -> dict[str, str]:
+    """Return the versions of packages in the lock. Raises ImageError for one that is not there."""
+    return {name: _locked(image, name, lock).version for name in packages}
+
+
 def unpack(wheel: Wheel) -> Iterator[tuple[str, bytes, bool]]:
     """Yield a wheel's files as they are installed: (POSIX path, content, may be executed).
 

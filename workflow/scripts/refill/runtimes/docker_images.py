@@ -36,6 +36,8 @@ LOG_LINES = 15
 IMAGE_LABEL = "org.refill.image"
 _BUILD_TIMEOUT_S = 3600
 _GIVEN = ("BASE", "SOURCE_DATE_EPOCH")
+# The daemon colours what a step writes to its standard error.
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _BUILT = re.compile(r"Successfully built ([0-9a-f]{12,64})")
 
 
@@ -229,6 +231,7 @@ class _Build:
         return str(built)
 
     def _keep(self, log: IO[str], text: str) -> None:
+        text = _COLOURS.sub("", text)
         log.write(text)
         for line in text.splitlines():
             if line.strip():
