@@ -182,9 +182,9 @@ def test_a_daemon_that_is_absent_is_said_once_before_the_first_job(
     monkeypatch.setenv("DOCKER_HOST", NOBODY)
     before = len(list_attempts(project.folder))
     # A plan needs no daemon.
-    code, text = project.run("-n", "--forcerun", "round_on", "--", ROUNDS[1])
+    code, text = project.run(ROUNDS[1], "-n", "--forcerun", "round_on")
     assert code == 0, text
-    code, text = project.run("--forcerun", "round_on", "--", ROUNDS[1])
+    code, text = project.run(ROUNDS[1], "--forcerun", "round_on")
     assert code != 0
     told = [line for line in text.splitlines() if "docker: the daemon at" in line]
     assert len(told) == 1, text

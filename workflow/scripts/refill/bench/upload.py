@@ -14,7 +14,8 @@ from qdrant_client.models import Distance, OptimizersConfigDiff, VectorParams
 from refill.corpora.store import Corpus
 from refill.engines import qdrant
 from refill.engines.description import archive_program
-from refill.engines.qdrant import COLLECTION, VECTOR, Api, UploadSource
+from refill.engines.qdrant import COLLECTION, VECTOR, Api
+from refill.engines.qdrant_requests import UploadSource
 from refill.load.clients import Clients
 from refill.load.loops import Job, Row
 from refill.load.worker import Setup

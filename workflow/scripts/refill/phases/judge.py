@@ -7,7 +7,8 @@ import math
 
 import orjson
 
-from refill.engines.qdrant import error_text, read_hits, without_key
+from refill.engines.qdrant import error_text, without_key
+from refill.engines.qdrant_requests import read_hits
 from refill.load.ledger import Judgement
 from refill.load.loops import Row
 from refill.oracle.recall import Truth

@@ -19,7 +19,8 @@ import numpy as np
 
 from refill.corpora.store import Corpus
 from refill.engines.description import EngineError
-from refill.engines.qdrant import Api, SearchSource, UploadSource
+from refill.engines.qdrant import Api
+from refill.engines.qdrant_requests import SearchSource, UploadSource
 from refill.load.clients import Clients
 from refill.load.ledger import Ledger
 from refill.load.loops import Job, Row
