@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -113,6 +114,18 @@ def hashed(root: Path, kinds: Mapping[str, str]) -> dict[str, dict[str, Any]]:
                 "folder; wait for its end and gather again"
             ) from None
     return entries
+
+
+def strange_hidden(work: Path) -> list[str]:
+    """Return the hidden files below `work`/results that neither records nor Snakemake leave."""
+    own = re.compile(r"(\.snakemake_timestamp|\..+\.[0-9a-f]{16}\.tmp)$")
+    found = []
+    for file in (work / RESULTS).rglob("*"):
+        path = file.relative_to(work)
+        hidden = any(part.startswith(".") for part in path.parts)
+        if hidden and file.is_file() and not left_out_by(path.as_posix(), WRITTEN_LATER):
+            found += [] if own.match(path.name) else [path.as_posix()]
+    return sorted(found)
 
 
 def left_out_by(path: str, patterns: Sequence[str]) -> bool:

@@ -23,9 +23,11 @@ from refill.evidence import (
     inventory,
     recounted,
     remade,
+    written_plans,
 )
 from refill.evidence.attempts import list_attempts
 from refill.evidence.hashes import sha256_file
+from refill.evidence.json_difference import unequal
 from refill.evidence.manifest import SCHEMA, check_schema, public_attempts, told_by_records
 from refill.evidence.records import RecordError, canonical_json, read_json
 from refill.evidence.withheld import read_withheld
@@ -74,6 +76,7 @@ def inspect(manifest_path: Path, project: Path | None = None, figures: bool = Tr
             found.differences += recounted.differences(work, path)
         for path in _of_kind(manifest["results"], "image"):
             found.differences += image_archives.differences(work, path)
+        found.differences += written_plans.differences(manifest, work, project)
         found.differences += remade.differences(manifest["written"], work, manifest["results"])
     found.differences += crate_check.check(work)
     found.notes += _other_code(manifest)
@@ -82,6 +85,13 @@ def inspect(manifest_path: Path, project: Path | None = None, figures: bool = Tr
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """Read a manifest; raise RecordError when it is none or does not fit its schema."""
+    if path.is_dir():
+        raise RecordError(f"{path}: is a folder: give the manifest.json in it")
+    if not path.exists():
+        raise RecordError(
+            f"{path}: no such file: give the manifest.json of a results folder; the workflow "
+            "writes it (`snakemake results/manifest.json`)"
+        )
     manifest = read_json(path, SCHEMA)
     check_schema(manifest, path.name)
     return manifest
@@ -124,6 +134,15 @@ def _check_files(
         f"{path}: is there, the manifest does not name it"
         for path in sorted(present.keys() - results.keys())
     ]
+    found.differences += [
+        f"{path}: is hidden, and no mark of the workflow" for path in inventory.strange_hidden(work)
+    ]
+    added = inventory.sources(project)
+    for path in sorted(added.keys() - manifest["sources"].keys()):
+        line = f"{path}: is there, the manifest does not name it"
+        # A configuration beside the others is one for another run.
+        lines = found.notes if added[path] == "config" else found.differences
+        lines.append(line)
     absent = [path for path in withheld if not (work / path).is_file()]
     found.notes += [f"{path}: is not in this archive: {withheld[path]}" for path in absent]
     beside = ("results/bench.json", "results/scratch")
@@ -183,7 +202,7 @@ def _told_otherwise(manifest: Mapping[str, Any], work: Path, project: Path) -> l
     return [
         f"manifest.json: {key}{where}: says {_brief(says)}, the records say {_brief(should)}"
         for key, value in told.items()
-        for where, says, should in islice(recounted.unequal(manifest[key], value), 3)
+        for where, says, should in islice(unequal(manifest[key], value), 3)
     ]
 
 
