@@ -8,6 +8,7 @@ import io
 import random
 import shutil
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from project_copy import Project
 from refill.evidence.__main__ import main
 from refill.evidence.hashes import sha256_file
 from refill.evidence.image_archives import differences as image_differences
-from refill.evidence.records import RecordError, read_json
+from refill.evidence.records import RecordError, read_json, write_json
 from refill.evidence.recounted import differences as recount
 from refill.evidence.verification import inspect, verify
 from refill.images import archive as image_archive
@@ -295,3 +296,68 @@ def test_an_edited_record_is_refused_before_tables_are_made_of_it(
     assert f"{RECORD}: was changed after attempt" in text
     assert "Traceback" not in text
     assert not (work / "results/tables/rounds.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (
+            lambda m: m["results"][RUN].update(kind="other"),
+            f"manifest.json: results.{RUN}.kind: says other, by its path it is record",
+        ),
+        (
+            lambda m: m["left_out"].append("results/tables/extra*"),
+            "manifest.json: left_out: 'results/tables/extra*' is no pattern of what is written "
+            "later",
+        ),
+        (
+            lambda m: m["written"][0]["plan"]["expected"].update(margin=0.9),
+            "manifest.json: written, write_tables.py.plan.expected.margin: says 0.9, the "
+            "configuration gives 0.05",
+        ),
+        (
+            lambda m: m["written"][0]["input"]["records"].clear(),
+            f"manifest.json: written, write_tables.py.input.records[0]: says None, the "
+            f"configuration gives {RUN!r}",
+        ),
+        (
+            lambda m: m["written"].clear(),
+            "manifest.json: written: write_report.py stands there 0 times, not 1",
+        ),
+        (
+            lambda m: m["config"]["corpus"].update(points=1_760_000),
+            f"{RUN}: corpus.points: says 3000, the manifest's configuration 1760000",
+        ),
+    ],
+)
+def test_the_manifest_does_not_choose_what_is_looked_at(
+    copied: Path, change: Callable[[Any], None], line: str
+) -> None:
+    rewritten(copied, change)
+    seal(copied)
+    assert line in verify(copied)
+
+
+def test_a_wrong_size_is_found(copied: Path) -> None:
+    rewritten(copied, lambda content: content["results"][RUN].update(bytes=7))
+    found = inspect(copied, figures=False).differences
+    size = (copied.parent.parent / RUN).stat().st_size
+    assert f"{RUN}: bytes: the manifest says 7, it has {size}" in found
+
+
+def test_a_list_of_withheld_logs_excuses_nothing_outside_of_an_archive(copied: Path) -> None:
+    work = copied.parent.parent
+    log = next(p for p in read_json(copied)["results"] if p.endswith(".log"))
+    (work / log).unlink()
+    write_json(work / "withheld.json", {"schema": "refill.withheld/1", "files": {log: "private"}})
+    with pytest.raises(RecordError, match=r"^withheld\.json: excuses what an archive leaves out"):
+        verify(copied)
+
+
+def test_a_folder_and_a_missing_manifest_are_told_of(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(copied.parent)]) == 2
+    assert "is a folder: give the manifest.json in it" in capsys.readouterr().err
+    assert main(["verify", str(copied.with_name("nope.json"))]) == 2
+    assert "no such file: give the manifest.json of a results folder" in capsys.readouterr().err

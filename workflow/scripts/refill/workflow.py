@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from refill import images, needs
+from refill import images, needs, table_plan
 from refill.config import (
     load_claims,
     load_images,
@@ -29,7 +29,7 @@ from refill.engines import artifacts, java
 from refill.evidence.code import code_hash
 from refill.operations import limits
 from refill.operations.catalog import load_operations
-from refill.phases.round_plan import order, plain
+from refill.phases.round_plan import plain
 from refill.told import ToldError
 
 FIRST_PRIORITY = 10_000
@@ -86,7 +86,7 @@ class Plans:
         self.containers = ContainerPlan(self.config)
         image = self.containers.qdrant
         self.qdrant_images: list[str] = [image] if image else []
-        self.rounds = self._rounds()
+        self.rounds = table_plan.rounds(self.config)
         if self.rounds:
             asked = list(limits.problems(self._operations, self.config["rounds"]))
             refuse(asked, ordered, given)
@@ -108,12 +108,7 @@ class Plans:
         self.round_corpora = [self.config["rounds"]["corpus"]["name"]] if self.rounds else []
         optimizers = self.config["optimizers"]
         self.optimizer_ids: list[str] = list(self._configurations)
-        # All configurations once, then all of them again: neighbours in time are not twins.
-        self.optimizer_runs = [
-            (name, repeat)
-            for repeat in range(1, optimizers["repeats"] + 1)
-            for name in optimizers["runs"]
-        ]
+        self.optimizer_runs = table_plan.optimizer_runs(self.config)
         self.optimizer_names = list(optimizers["runs"])
 
     @property
@@ -253,12 +248,6 @@ class Plans:
         """Counts of a round: those of config/operations.yaml, and what wins over them."""
         return {**self._operations.counts, **self.config["rounds"]["counts"]}
 
-    def _rounds(self) -> list[tuple[str, str, int]]:
-        """Give the rounds in their order: block after block within each profile."""
-        rounds = self.config.get("rounds", {})
-        ordered = order(rounds.get("blocks", 1))
-        return [(p, image, n) for p in rounds.get("profiles", []) for image, n in ordered]
-
     def _native_engines(self) -> list[str]:
         """Give the native engines that the rounds measure."""
         engines = self.config.get("rounds", {}).get("engines", [])
@@ -272,21 +261,6 @@ class Plans:
     def _gateway_images(self) -> list[str]:
         # In an A/A run both arms are one image.
         return list(dict.fromkeys(self.config["rounds"]["images"].values())) if self.rounds else []
-
-    def _expected_rounds(self) -> dict[str, Any]:
-        """Give what the table of the rounds lists, measured or not."""
-        named = {
-            "warm": [{"id": o.id, "title": o.title} for o in self._operations.warm],
-            "cold": [{"id": self._operations.cold.id, "title": self._operations.cold.title}],
-        }
-        rounds = self.config.get("rounds", {})
-        return {
-            "operations": named,
-            "clients": {**self._operations.counts, **rounds.get("counts", {})}["clients"],
-            "engines": rounds.get("engines", []),
-            "profiles": rounds.get("profiles", []),
-            **{key: rounds[key] for key in ("blocks", "margin", "images") if key in rounds},
-        }
 
     def proof(self) -> dict[str, Any]:
         """Give the plan of the AOF crash proof."""
@@ -328,10 +302,7 @@ class Plans:
         return self._plan(
             "write_tables.py",
             read=[claims],
-            runs=self.optimizer_runs,
-            rounds=self.rounds,
-            expected=self._expected_rounds(),
-            machines=self.config.get("compare", {}).get("machines", "same"),
+            **table_plan.of_tables(self.config, self._operations),
         )
 
     @property
@@ -342,7 +313,7 @@ class Plans:
     def false_verdicts(self) -> dict[str, Any]:
         """Give the plan of counting the false verdicts of an A/A run."""
         claims = self.project / "config" / "claims.yaml"
-        expected = self._expected_rounds()
+        expected = table_plan.expected_rounds(self.config, self._operations)
         return self._plan("count_false_verdicts.py", read=[claims], expected=expected)
 
     def manifest(self, tables: Any, report: Any, counted: Any = None) -> dict[str, Any]:
@@ -369,10 +340,7 @@ class Plans:
         return self._plan(
             "write_report.py",
             read=[claims, templates],
-            runs=self.optimizer_runs,
-            rounds=self.rounds,
-            expected=self._expected_rounds(),
-            machines=self.config.get("compare", {}).get("machines", "same"),
+            **table_plan.of_tables(self.config, self._operations),
         )
 
     def _plan(self, script: str, read: Sequence[Path] = (), **values: Any) -> dict[str, Any]:

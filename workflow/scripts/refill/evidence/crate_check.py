@@ -9,8 +9,8 @@ from urllib.parse import unquote
 
 from refill.evidence import crate
 from refill.evidence.hashes import sha256_bytes, sha256_file
+from refill.evidence.json_difference import unequal
 from refill.evidence.records import RecordError, canonical_json, read_json
-from refill.evidence.recounted import unequal
 
 # The log of the job that makes the crate: nothing can state its hash, and it has nothing to say.
 LAST_LOG = "results/logs/crate.log"

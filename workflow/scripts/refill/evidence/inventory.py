@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -23,7 +24,7 @@ WRITTEN_LATER = (
     "results/bench.json",
     # The data of engines that run, or were killed.
     "results/scratch/*",
-    # The jars of native engines: their records hold the hash of each.
+    # The jars of native engines: `engine_homes` holds them against the engines' records.
     "results/engines/*/home/*",
 )
 
@@ -83,6 +84,16 @@ def results(work: Path, left_out: Sequence[str] = WRITTEN_LATER) -> dict[str, st
     return _classified(work, [RESULTS], _RESULTS, left_out)
 
 
+def source_kind(path: str) -> str | None:
+    """Return the kind of a file of the project; None for one that makes no results."""
+    return _kind(path, _SOURCES)
+
+
+def result_kind(path: str) -> str | None:
+    """Return the kind of a file below results; None for one that stands in no manifest."""
+    return None if left_out_by(path, WRITTEN_LATER) else _kind(path, _RESULTS)
+
+
 def hashed(root: Path, kinds: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return {path: {"kind", "sha256", "bytes"}} for files below `root`.
 
@@ -105,6 +116,18 @@ def hashed(root: Path, kinds: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     return entries
 
 
+def strange_hidden(work: Path) -> list[str]:
+    """Return the hidden files below `work`/results that neither records nor Snakemake leave."""
+    own = re.compile(r"(\.snakemake_timestamp|\..+\.[0-9a-f]{16}\.tmp)$")
+    found = []
+    for file in (work / RESULTS).rglob("*"):
+        path = file.relative_to(work)
+        hidden = any(part.startswith(".") for part in path.parts)
+        if hidden and file.is_file() and not left_out_by(path.as_posix(), WRITTEN_LATER):
+            found += [] if own.match(path.name) else [path.as_posix()]
+    return sorted(found)
+
+
 def left_out_by(path: str, patterns: Sequence[str]) -> bool:
     """Say whether a path matches one of the patterns of what does not count."""
     return any(fnmatchcase(path, pattern) for pattern in patterns)
@@ -119,10 +142,14 @@ def _classified(
     found = {}
     for file in (file for top in tops for file in _files(root / top)):
         path = file.relative_to(root).as_posix()
-        kind = next((kind for pattern, kind in kinds if fnmatchcase(path, pattern)), None)
+        kind = _kind(path, kinds)
         if kind is not None and not left_out_by(path, left_out):
             found[path] = kind
     return found
+
+
+def _kind(path: str, kinds: Sequence[tuple[str, str]]) -> str | None:
+    return next((kind for pattern, kind in kinds if fnmatchcase(path, pattern)), None)
 
 
 def _files(top: Path) -> Iterator[Path]:

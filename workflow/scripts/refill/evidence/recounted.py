@@ -8,7 +8,6 @@ about validity. What only the running driver knew (its own pauses, the clients' 
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,19 +18,20 @@ import pandas as pd
 import pyarrow as pa
 
 from refill.engines.valkey import Aof, growth
+from refill.evidence import ledger_rows, proof_recount
+from refill.evidence.json_difference import Unequal, unequal
 from refill.evidence.records import RecordError, read_json
+from refill.load.ledger import SCHEMA as RUN_LEDGER
 from refill.load.ledger import STATUSES, latency_s
 from refill.phases.optimizer_record import judged, phase_figures
 from refill.phases.optimizer_run import Phase, Settings
+from refill.phases.round_ledger import SCHEMA as ROUND_LEDGER
 from refill.phases.round_record import hit_ratio, raw_profile, unproven
 from refill.stats.quantiles import search_stats
 
 Record = Mapping[str, Any]
-Unequal = tuple[str, Any, Any]
 
 GATEWAY = "gateway"
-# A sum over many floats depends in its last bits on how wide the processor adds.
-_RELATIVE = 1e-9
 
 
 def differences(work: Path, path: str) -> list[str]:
@@ -47,6 +47,9 @@ def differences(work: Path, path: str) -> list[str]:
                 found = list(_optimizer_run(work, record))
             case "refill.round/1":
                 found = list(_round(work, record))
+            case "refill.proof/1":
+                wrong = proof_recount.unequal_parts(record)
+                return [f"{path}: {k}: says {s!r}, its checks give {g!r}" for k, s, g in wrong]
             case _:
                 return []
     except (RecordError, OSError, pa.ArrowException) as error:
@@ -56,32 +59,8 @@ def differences(work: Path, path: str) -> list[str]:
     return [f"{path}: {k}: says {says!r}, the ledger gives {gives!r}" for k, says, gives in found]
 
 
-def unequal(says: Any, gives: Any, where: str = "") -> Iterator[Unequal]:
-    """Give each place in which two JSON values differ: its keys, and both values.
-
-    Numbers are equal when they are to nine digits. `where` starts with "." or "[".
-    """
-    if isinstance(says, Mapping) and isinstance(gives, Mapping):
-        for key in [*says, *(key for key in gives if key not in says)]:
-            yield from unequal(says.get(key), gives.get(key), f"{where}.{key}")
-    elif isinstance(says, list | tuple) and isinstance(gives, list | tuple):
-        for n, (one, other) in enumerate(itertools.zip_longest(says, gives)):
-            yield from unequal(one, other, f"{where}[{n}]")
-    elif not _equal(says, gives):
-        yield where, says, gives
-
-
-def _equal(says: Any, gives: Any) -> bool:
-    numbers = (int, float)
-    if isinstance(says, bool) or isinstance(gives, bool):
-        return says is gives
-    if isinstance(says, numbers) and isinstance(gives, numbers):
-        return math.isclose(says, gives, rel_tol=_RELATIVE, abs_tol=1e-12)
-    return bool(says == gives)
-
-
 def _optimizer_run(work: Path, record: Record) -> Iterator[Unequal]:
-    rows = _read(work, record["ledger"])
+    rows = _read(work, record["ledger"], RUN_LEDGER)
     polls = _read(work, record["polls"])
     yield from _counted(record, rows)
     yield from unequal(record["polls"]["rows"], len(polls), "polls.rows")
@@ -140,7 +119,7 @@ def _settings(record: Record, rows: pd.DataFrame) -> Settings:
 
 
 def _round(work: Path, record: Record) -> Iterator[Unequal]:
-    rows = _read(work, record["ledger"])
+    rows = _read(work, record["ledger"], ROUND_LEDGER)
     # A round's clients send as soon as they are answered.
     rows = rows.assign(loop="closed", planned=rows["sent"])
     yield from _counted(record, rows)
@@ -249,10 +228,17 @@ def _counted(record: Record, rows: pd.DataFrame) -> Iterator[Unequal]:
     yield from unequal(ledger["counts"], counts, "ledger.counts")
     if (rows["seq"].to_numpy() != np.arange(len(rows))).any():
         yield "ledger.seq", "no gap", "a gap in the sequence of the requests"
+    yield from ledger_rows.impossible(rows)
 
 
-def _read(work: Path, entry: Record) -> pd.DataFrame:
+def _read(work: Path, entry: Record, columns: pa.Schema | None = None) -> pd.DataFrame:
     try:
-        return pd.read_parquet(work / str(entry["path"]))
+        rows = pd.read_parquet(work / str(entry["path"]))
     except (OSError, pa.ArrowException) as error:
         raise RecordError(f"{entry['path']}: {error}") from error
+    if columns is not None and list(rows.columns) != columns.names:
+        raise RecordError(
+            f"{entry['path']}: its columns are {', '.join(rows.columns)}, a ledger's are "
+            f"{', '.join(columns.names)}"
+        )
+    return rows

@@ -42,7 +42,8 @@ def scrub(
     paths = [
         (what, re.compile(rf"(?<![\w.\-]){re.escape(str(form))}(?![\w.\-])"))
         for what, folder in folders.items()
-        for form in sorted({str(folder), str(folder.resolve())})
+        # Absolute, as `.` for the folder one is in would be found in every text.
+        for form in sorted({str(folder.absolute()), str(folder.resolve())})
         if form != "/"
     ]
     for where, text in _texts(value, ""):

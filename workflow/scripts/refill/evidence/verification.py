@@ -16,9 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from refill.config.paths import PROJECT
-from refill.evidence import crate_check, image_archives, inventory, recounted, remade
+from refill.evidence import (
+    crate_check,
+    engine_homes,
+    image_archives,
+    inventory,
+    recounted,
+    remade,
+    written_plans,
+)
 from refill.evidence.attempts import list_attempts
 from refill.evidence.hashes import sha256_file
+from refill.evidence.json_difference import unequal
 from refill.evidence.manifest import SCHEMA, check_schema, public_attempts, told_by_records
 from refill.evidence.records import RecordError, canonical_json, read_json
 from refill.evidence.withheld import read_withheld
@@ -55,6 +64,10 @@ def inspect(manifest_path: Path, project: Path | None = None, figures: bool = Tr
     if manifest_path.read_bytes() != canonical_json(manifest).encode():
         found.differences.append(f"{manifest_path.name}: is not in the form it was written in")
     changed = _check_files(manifest, work, project, found)
+    for path in _of_kind(manifest["results"], "engine"):
+        wrong, notes = engine_homes.differences(work, project, path)
+        found.differences += wrong
+        found.notes += notes
     found.differences += disagreements(work, manifest["results"], changed)
     if figures and (whole := _whole_records(manifest["results"], work, changed)):
         found.differences += _told_otherwise(manifest, work, project)
@@ -66,6 +79,7 @@ def inspect(manifest_path: Path, project: Path | None = None, figures: bool = Tr
             found.differences += image_archives.differences(work, path)
         asked = [path for path in whole if path not in manifest["not_asked_for"]]
         found.differences += image_archives.unlike_measured(work, images, asked)
+        found.differences += written_plans.differences(manifest, work, project)
         found.differences += remade.differences(manifest["written"], work, manifest["results"])
     found.differences += crate_check.check(work)
     found.notes += _other_code(manifest)
@@ -74,6 +88,13 @@ def inspect(manifest_path: Path, project: Path | None = None, figures: bool = Tr
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """Read a manifest; raise RecordError when it is none or does not fit its schema."""
+    if path.is_dir():
+        raise RecordError(f"{path}: is a folder: give the manifest.json in it")
+    if not path.exists():
+        raise RecordError(
+            f"{path}: no such file: give the manifest.json of a results folder; the workflow "
+            "writes it (`snakemake results/manifest.json`)"
+        )
     manifest = read_json(path, SCHEMA)
     check_schema(manifest, path.name)
     return manifest
@@ -94,9 +115,10 @@ def changed_files(root: Path, files: Files, withheld: Collection[str] = ()) -> d
                 found[path] = f"{path}: is missing; expected SHA-256 {entry['sha256']}"
         elif (got := sha256_file(file)) != entry["sha256"]:
             found[path] = f"{path}: has changed: expected SHA-256 {entry['sha256']}, got {got}"
-            size = file.stat().st_size
-            if size != entry["bytes"]:
+            if (size := file.stat().st_size) != entry["bytes"]:
                 found[path] += f" ({size} bytes, {entry['bytes']} expected)"
+        elif (size := file.stat().st_size) != entry["bytes"]:
+            found[path] = f"{path}: bytes: the manifest says {entry['bytes']}, it has {size}"
     return found
 
 
@@ -109,11 +131,21 @@ def _check_files(
     changed = changed_files(work, results, withheld)
     found.differences += changed_files(project, manifest["sources"]).values()
     found.differences += changed.values()
-    present = inventory.results(work, manifest["left_out"])
+    found.differences += _listed_otherwise(manifest)
+    present = inventory.results(work)
     found.differences += [
         f"{path}: is there, the manifest does not name it"
         for path in sorted(present.keys() - results.keys())
     ]
+    found.differences += [
+        f"{path}: is hidden, and no mark of the workflow" for path in inventory.strange_hidden(work)
+    ]
+    added = inventory.sources(project)
+    for path in sorted(added.keys() - manifest["sources"].keys()):
+        line = f"{path}: is there, the manifest does not name it"
+        # A configuration beside the others is one for another run.
+        lines = found.notes if added[path] == "config" else found.differences
+        lines.append(line)
     absent = [path for path in withheld if not (work / path).is_file()]
     found.notes += [f"{path}: is not in this archive: {withheld[path]}" for path in absent]
     beside = ("results/bench.json", "results/scratch")
@@ -121,6 +153,24 @@ def _check_files(
         f"{path}: is no result, not looked at" for path in beside if _filled(work / path)
     ]
     return changed
+
+
+def _listed_otherwise(manifest: Mapping[str, Any]) -> list[str]:
+    """Return where the manifest gives a file another kind, or leaves out more, than the rules do.
+
+    The kind of a file decides what it is held against, so no manifest may choose it.
+    """
+    found = [
+        f"manifest.json: left_out: {pattern!r} is no pattern of what is written later"
+        for pattern in sorted({*manifest["left_out"]} - {*inventory.WRITTEN_LATER})
+    ]
+    kinds = {"sources": inventory.source_kind, "results": inventory.result_kind}
+    return found + [
+        f"manifest.json: {part}.{path}.kind: says {entry['kind']}, by its path it is {kind}"
+        for part, kind_of in kinds.items()
+        for path, entry in manifest[part].items()
+        if (kind := kind_of(path)) != entry["kind"]
+    ]
 
 
 def _filled(path: Path) -> bool:
@@ -155,7 +205,7 @@ def _told_otherwise(manifest: Mapping[str, Any], work: Path, project: Path) -> l
     return [
         f"manifest.json: {key}{where}: says {_brief(says)}, the records say {_brief(should)}"
         for key, value in told.items()
-        for where, says, should in islice(recounted.unequal(manifest[key], value), 3)
+        for where, says, should in islice(unequal(manifest[key], value), 3)
     ]
 
 
