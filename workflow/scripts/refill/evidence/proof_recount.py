@@ -38,7 +38,8 @@ def unequal_parts(record: Mapping[str, Any]) -> Iterator[Unequal]:
             of = made["id"] if made else wanted[0].id
             yield where, of if made else None, None if made else of
             continue
-        yield from _check(made, *wanted, f"{where} ({wanted[0].id}, {wanted[1]}, {wanted[2]})")
+        check, image, server = wanted
+        yield from _check(made, check, image, server, f"{where} ({check.id}, {image}, {server})")
     yield from unequal(checks, with_void_controls(checks), "checks")
     counts = {}
     for server in record["servers"]:
