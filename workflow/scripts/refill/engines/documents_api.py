@@ -5,7 +5,9 @@ The gateway, OpenSearch and Elasticsearch are created, loaded and counted by the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import base64
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -52,8 +54,15 @@ class DocumentsApi:
         except WireError as error:
             raise EngineError(f"{self.name}: {method} {path}: {error}") from error
         if status not in (200, 201):
-            raise EngineError(f"{self.name}: {method} {path}: {status}: {error_text(answer)}")
+            words = self._without_credentials(error_text(answer))
+            raise EngineError(f"{self.name}: {method} {path}: {status}: {words}")
         return json_object(answer, f"{self.name}: {path}")
+
+    def _without_credentials(self, text: str) -> str:
+        """Take what was sent to be let in out of an engine's words, which name the user."""
+        for value in private_parts(self._headers):
+            text = text.replace(value, "<credentials>")
+        return text
 
     def create_index(self, index: str, body: Mapping[str, Any]) -> None:
         """Create an index; `body` holds its mappings and settings."""
@@ -99,6 +108,31 @@ def error_text(answer: bytes) -> str:
     except (ValueError, KeyError, TypeError):
         text = answer.decode(errors="replace")
     return str(text)[:200]
+
+
+def private_parts(headers: Mapping[str, str]) -> list[str]:
+    """Give what must not be recorded of the headers of a user: key, or user and password."""
+    kind, _, value = headers.get("Authorization", "").partition(" ")
+    if kind != "Basic":
+        return [value] if value else []
+    user, _, password = base64.b64decode(value).decode().partition(":")
+    return [value, *(part for part in (password, user) if part)]
+
+
+@contextmanager
+def understood(where: str) -> Iterator[None]:
+    """Turn an answer of another form than the engine's into an error that says so.
+
+    Raises:
+        EngineError: a part is missing, or is of another kind; `where` says what was asked.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise EngineError(
+            f"{where}: the answer is not of the form that this engine gives "
+            f"({type(error).__name__}: {error}): is it this engine that listens there?"
+        ) from error
 
 
 def json_object(answer: bytes, where: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from refill.engines.description import Description, EngineError, Place
-from refill.engines.documents_api import DocumentsApi
+from refill.engines.documents_api import DocumentsApi, json_object, understood
 from refill.engines.java import VECTOR_MODULE, Java
 from refill.load.wire import Address, Connection, WireError, prepare
 
@@ -242,11 +242,21 @@ def credentials(settings: Mapping[str, Any]) -> dict[str, str]:
             what they hold is in no record.
 
     Raises:
-        EngineError: there is a user without a password, or the reverse.
+        EngineError: there is a user without a password, or the reverse, or a variable holds what
+            cannot stand in a request's head; it is not shown.
     """
-    if key := os.environ.get(settings["api_key_env"]):
+    given = {
+        name: os.environ.get(settings[name]) for name in ("api_key_env", "user_env", "password_env")
+    }
+    for name, value in given.items():
+        if value and not (value.isascii() and value.isprintable() and value == value.strip()):
+            raise EngineError(
+                f"the variable {settings[name]} has a line break, a space at an end, or a letter "
+                f"that is not ASCII: set it again (rounds.native...{name} names the variable)"
+            )
+    key, user, password = given.values()
+    if key:
         return {"Authorization": f"ApiKey {key}"}
-    user, password = (os.environ.get(settings[name]) for name in ("user_env", "password_env"))
     if bool(user) != bool(password):
         raise EngineError(
             f"set both {settings['user_env']} and {settings['password_env']}, or neither"
@@ -269,10 +279,17 @@ def is_ready(headers: Mapping[str, str]) -> Callable[[Address], bool]:
             raise ConnectionError(str(error)) from error
         finally:
             connection.close()
+        if status in (401, 403):
+            raise EngineError(
+                f"/_cluster/health: {status}: this user may not ask it: give an API key, or user "
+                "and password, in the variables that rounds.native names, with the right to monitor"
+            )
         if status != 200:
             return False
-        health = orjson.loads(answer)
-        return health["status"] in ("green", "yellow") and health["number_of_pending_tasks"] == 0
+        health = json_object(answer, "/_cluster/health")
+        with understood("/_cluster/health"):
+            waiting = int(health["number_of_pending_tasks"])
+            return health["status"] in ("green", "yellow") and waiting == 0
 
     return ready
 
@@ -294,6 +311,10 @@ class Api(DocumentsApi):
 
         From `/_nodes`, for Elasticsearch's `/` is a module that the artifacts do not have.
         """
+        with understood(f"{self.name}: /_nodes"):
+            return self._identity()
+
+    def _identity(self) -> dict[str, Any]:
         nodes = self.call("GET", "/_nodes/jvm,os,plugins,process")["nodes"]
         if len(nodes) != 1:
             raise EngineError(f"{self.name}: {len(nodes)} nodes, a round measures a single one")
@@ -326,6 +347,10 @@ class Api(DocumentsApi):
 
     def state(self, index: str) -> dict[str, Any]:
         """Give how an index stands: its health, segments, bytes, and what was set for it."""
+        with understood(f"{self.name}: the state of {index}"):
+            return self._state(index)
+
+    def _state(self, index: str) -> dict[str, Any]:
         health = self.call("GET", f"/_cluster/health/{index}?wait_for_status=green&timeout=30s")
         stats = self.call("GET", f"/{index}/_stats/segments,store")["_all"]["primaries"]
         settings = self.call("GET", f"/{index}/_settings")[index]["settings"]["index"]
@@ -339,6 +364,10 @@ class Api(DocumentsApi):
 
     def counters(self) -> dict[str, float]:
         """Give the node's counters since its start: collections of garbage, caches, heap."""
+        with understood(f"{self.name}: /_nodes/stats"):
+            return self._counters()
+
+    def _counters(self) -> dict[str, float]:
         nodes = self.call("GET", "/_nodes/stats/jvm,indices")["nodes"]
         (node,) = nodes.values()
         collectors = node["jvm"]["gc"]["collectors"].values()

@@ -15,7 +15,7 @@ from refill.evidence.description import git_state, public_config, public_word, v
 from refill.evidence.host import host_facts
 from refill.evidence.order import run_order
 from refill.evidence.records import RecordError, read_json
-from refill.evidence.scrub import scrub, without_paths
+from refill.evidence.scrub import scrub, variables_of_secrets, without_paths
 from refill.report.machine import lasting
 
 SCHEMA = "refill.manifest/2"
@@ -69,8 +69,7 @@ def gather(
         "results": inventory.hashed(work, files),
         "left_out": patterns,
     }
-    variable = config.get("qdrant", {}).get("api_key_env")
-    scrub(manifest, project, secret_variables=[variable] if variable else [])
+    scrub(manifest, project, secret_variables=variables_of_secrets(config))
     check_schema(manifest, "the manifest")
     return manifest
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from refill.evidence import crate, withheld
 from refill.evidence.records import canonical_json
-from refill.evidence.scrub import PrivateError, scrub
+from refill.evidence.scrub import PrivateError, scrub, variables_of_secrets
 from refill.evidence.verification import changed_files, project_of, read_manifest
 
 _TEXTS = (".log", ".json", ".jsonl", ".csv", ".html", ".txt", ".yaml", ".yml", ".md", ".toml")
@@ -78,7 +78,7 @@ def _private_logs(
     files: Mapping[str, crate.Content], manifest: Mapping[str, Any], folders: list[Path]
 ) -> dict[str, str]:
     """Return why which logs are to be left out; raise PackError for what cannot be."""
-    variable = manifest["config"].get("qdrant", {}).get("api_key_env")
+    variables = variables_of_secrets(manifest["config"])
     found, refused = {}, []
     for path, content in files.items():
         if isinstance(content, bytes) or not path.endswith(_TEXTS):
@@ -86,7 +86,7 @@ def _private_logs(
         text = content.read_text(encoding="utf-8", errors="replace")
         kind = "log" if path in crate.LATER else manifest["results"].get(path, {}).get("kind", "")
         is_log = withheld.may_be_withheld(path, kind)
-        why = _private(text, folders, [variable] if variable else [])
+        why = _private(text, folders, variables)
         if why is None and is_log and (known := next(_absolute(text), None)):
             why = f"holds a path of the machine it was written on (of {known})"
         if why is not None and is_log:

@@ -58,6 +58,14 @@ def scrub(
                 )
 
 
+def variables_of_secrets(config: Any) -> list[str]:
+    """Give the names of the variables that a configuration says hold a key or a password."""
+    if not isinstance(config, Mapping):
+        return []
+    own = [str(v) for k, v in config.items() if k in ("api_key_env", "password_env") and v]
+    return sorted({*own, *(n for value in config.values() for n in variables_of_secrets(value))})
+
+
 def without_paths(text: str, folders: Iterable[Path]) -> str:
     """Return free text, such as an error's, without the absolute paths of `folders` and home.
 

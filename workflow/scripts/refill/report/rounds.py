@@ -313,13 +313,19 @@ def _judged(
 def _controls(
     key: CellKey, records: Sequence[Record], expected: Expected, quantile: str
 ) -> dict[str, Trials]:
-    """Return the trials of the same cell of each engine that no image is of, where it counts."""
+    """Return the trials of the same cell of each engine that no image is of, where it counts.
+
+    Of an engine that some rounds lost, those of the others: a gauge that is gone in one round must
+    not make the verdict firmer. An arm without any round of it is empty.
+    """
     found: dict[str, Trials] = {}
     for engine in ENGINES:
         other = replace(key, engine=engine)
-        if engine in (key.engine, "gateway") or status_of(other, records, expected) != "completed":
+        never = status_of(other, records, expected).startswith(NOT_MEASURED)
+        if engine in (key.engine, "gateway") or never:
             continue
-        found[engine] = {i: trials_by_round(other, records, i, quantile) for i in IMAGES}
+        kept = [r for r in records if not _reasons(r, other)]
+        found[engine] = {i: trials_by_round(other, kept, i, quantile) for i in IMAGES}
     return found
 
 

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from refill.report.lookup import NOT_MEASURED
 from refill.stats.planning import MOST_BLOCKS, blocks_to_decide
-from refill.stats.ratios import INVALID, LEVEL, MIN_ROUNDS, Comparison, Drift, block_drift, compare
+from refill.stats.ratios import (
+    FASTER,
+    INVALID,
+    LEVEL,
+    MIN_ROUNDS,
+    SLOWER,
+    Comparison,
+    Drift,
+    block_drift,
+    compare,
+)
 from refill.stats.resampling import Rounds, arm_median
 from refill.stats.verdict import UNDECIDABLE
 
@@ -32,18 +43,36 @@ def drift(trials: Trials, controls: Mapping[str, Trials]) -> Drift:
         trials: of the cell that is judged.
         controls: of the same cell of each other engine, where it was measured.
     """
+    lost = lost_gauges(controls)
     return Drift(
         block_drift(trials["old"], trials["new"]),
         {
             name: arm_median(other["new"]) / arm_median(other["old"])
             for name, other in controls.items()
+            if name not in lost
         },
     )
 
 
+def lost_gauges(controls: Mapping[str, Trials]) -> list[str]:
+    """Return the engines that are there in no round of an arm: what moved cannot be told by them."""
+    return [name for name, other in controls.items() if not all(other.values())]
+
+
 def compared(trials: Trials, controls: Mapping[str, Trials], margin: float) -> Comparison:
-    """Return the verdict on new / old of one cell and quantile."""
-    return compare(trials["old"], trials["new"], margin, drift(trials, controls))
+    """Return the verdict on new / old of one cell and quantile.
+
+    With a gauge of drift lost, no difference is called: less evidence makes no verdict firmer.
+    """
+    found = compare(trials["old"], trials["new"], margin, drift(trials, controls))
+    lost = lost_gauges(controls)
+    if not lost or found.verdict not in (FASTER, SLOWER):
+        return found
+    why = (
+        f"{' and '.join(lost)}, which would show a drift, was lost in all rounds of an image; "
+        f"without it the verdict would be {found.verdict}"
+    )
+    return replace(found, verdict=UNDECIDABLE, why=why)
 
 
 def blocks_wanted(
@@ -92,7 +121,12 @@ def decided(
         found.mde_faster,
         found.mde_slower,
         moved.block,
-        "; ".join(f"{name} {value:.3f}" for name, value in moved.controls.items()),
+        "; ".join(
+            [
+                *(f"{name} {value:.3f}" for name, value in moved.controls.items()),
+                *(f"{name} lost" for name in lost_gauges(controls)),
+            ]
+        ),
         blocks_wanted(found, trials["old"], trials["new"], published, margin),
     )
     return {
