@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from proof_subject import build, programs, subject
@@ -18,7 +19,7 @@ from refill.engines.description import EngineError
 from refill.evidence.attempts import list_attempts
 from refill.images import build as build_image
 from refill.progress import silent
-from refill.proofs import actors, crash_gateway, crash_server, power, suite
+from refill.proofs import actors, crash_gateway, crash_server, disk, power, suite
 from refill.proofs.actors import Steps
 from refill.proofs.calls import ScriptsError, read_sources
 from refill.proofs.disk import IMAGE_NAME, Disk, remove_leftovers
@@ -276,19 +277,66 @@ def test_without_root_a_power_cut_is_not_run(
     assert not made["required"]
 
 
-def test_a_control_that_lost_nothing_makes_its_check_void() -> None:
+@pytest.mark.parametrize("control", [VOID, NOT_RUN, FAIL])
+def test_a_power_cut_counts_only_when_both_its_controls_lost(control: str) -> None:
     def entry(id_: str, outcome: str) -> dict[str, str]:
         return {"id": id_, "image": "new", "server": DEFAULT, "outcome": outcome, "why": ""}
 
     judged = with_void_controls(
         [
             entry("power-cut-ext4-always", PASS),
-            entry("power-cut-ext4-no", VOID),
+            entry("power-cut-ext4-everysec", PASS),
+            entry("power-cut-ext4-no", control),
             entry("power-cut-xfs-always", PASS),
+            entry("power-cut-xfs-everysec", PASS),
             entry("power-cut-xfs-no", PASS),
         ]
     )
-    assert [made["outcome"] for made in judged] == [VOID, VOID, PASS, PASS]
+    assert [made["outcome"] for made in judged] == [VOID, PASS, control, PASS, PASS, PASS]
+    assert f"power-cut-ext4-no: {control}" in judged[0]["why"]
+    # A control that has no entry was not seen either.
+    assert with_void_controls([entry("power-cut-ext4-always", PASS)])[0]["outcome"] == VOID
+
+
+def test_what_failed_stays_failed_when_a_check_cannot_go_on(tmp_path: Path) -> None:
+    faults = (NotRunError("no strace"), OSError("no space"), subprocess.TimeoutExpired("x", 1))
+    for fault in faults:
+        for fails in (True, False):
+
+            def run(_: Subject, found: Findings, fails: bool = fails, fault: Any = fault) -> None:
+                found.expect(not fails, "it does not hold")
+                raise fault
+
+            made = run_check(Check("x", "x", "beyond", run), subject("new", tmp_path))
+            assert made["outcome"] == (FAIL if fails else NOT_RUN)
+            assert ("it does not hold" in made["why"]) == fails
+            assert ("harness: " in made["why"]) == (not isinstance(fault, NotRunError))
+
+
+def test_cleaning_a_disk_tries_every_step_and_finds_a_removed_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = tmp_path / disk.IMAGE_NAME
+    ran: list[list[str]] = []
+
+    def run(command: list[str]) -> str:
+        ran.append(command)
+        if command[1] == "--list":
+            return f"/dev/loop7 {image} (deleted)\n/dev/loop8 {image}\n/dev/loop9 /other\n"
+        raise disk.DiskError("busy")
+
+    def unmount(_: Path) -> None:
+        raise disk.DiskError("target is busy")
+
+    monkeypatch.setattr(disk, "_is_mounted", lambda _: True)
+    monkeypatch.setattr(disk, "_unmount", unmount)
+    monkeypatch.setattr(disk, "_run", run)
+    with pytest.raises(disk.DiskError) as told:
+        disk.remove_leftovers(tmp_path)
+    for words in (f"umount {tmp_path}/mounted", "--detach /dev/loop7", "--detach /dev/loop8"):
+        assert words in str(told.value)
+    assert "loop9" not in str(told.value)
+    assert len(ran) == 3
 
 
 # ---- entries, servers, archives

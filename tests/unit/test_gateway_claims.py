@@ -213,6 +213,9 @@ def test_the_proof_decides_its_claims(records: list[dict[str, Any]]) -> None:
         spoilt = proof(publication_hit=outcome)
         assert row(records, "G-proof-publication", spoilt)["verdict"] == verdict
         assert row(records, "G-proof-claims", spoilt)["verdict"] == "reproduced"
+    invalid = row(records, "G-proof-publication", {**proof(), "valid": False})
+    assert invalid["verdict"] == "undecidable"
+    assert "not valid" in invalid["why"]
     other = proof()
     other["checks"] = [c for c in other["checks"] if c["server"] != "valkey-8.1"]
     assert row(records, "G-proof-claims", other)["verdict"] == "not measured"

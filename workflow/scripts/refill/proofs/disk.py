@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -92,29 +93,63 @@ class Disk(OpensParts):
 
         Raises:
             DiskError: it cannot be unmounted, or not mounted any more.
+            NotRunError: another mount namespace holds it, which says nothing of the server.
         """
         _unmount(self.mount_point)
         # A container that starts takes all mounts along for a moment. Mounted again meanwhile, it
         # would be the same file system still, without its power.
         alive = Path("/sys/fs") / self._kind / Path(self._device).name
         if not wait_for(lambda: not alive.exists(), UNMOUNT_S, 0.01):
-            raise DiskError(f"{self._kind} on {self._device}: another mount namespace holds it")
+            raise NotRunError(
+                f"somebody else holds the mount: {self._kind} on {self._device} stays in another "
+                f"mount namespace {UNMOUNT_S:g} s after its unmount; try again without it"
+            )
         self._mount()
 
 
 def remove_leftovers(folder: Path) -> None:
     """Unmount, detach and remove what a disk in this folder left, such as after a kill.
 
+    Every step is tried, also after one that failed.
+
     Raises:
-        DiskError: something of it is still in use.
+        DiskError: something of it is still in use; the text names each path and command.
     """
     image, mount_point = folder / IMAGE_NAME, folder / "mounted"
+    failed = []
     if _is_mounted(mount_point):
-        _unmount(mount_point)
-    if image.exists():
-        for line in _run(["losetup", "--associated", str(image)]).splitlines():
-            _run(["losetup", "--detach", line.partition(":")[0]])
+        try:
+            _unmount(mount_point)
+        except DiskError as error:
+            failed.append(f"umount {mount_point}: {error}")
+    try:
+        devices = _devices_of(image)
+    except DiskError as error:
+        devices = []
+        failed.append(f"devices of {image}: {error}")
+    for device in devices:
+        try:
+            _run(["losetup", "--detach", device])
+        except DiskError as error:
+            failed.append(f"losetup --detach {device} ({image}): {error}")
+    if failed:
+        raise DiskError(f"left in {folder}, end it by hand: " + "; ".join(failed))
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _devices_of(image: Path) -> list[str]:
+    """Give the loop devices of an image, also of one that was removed under them."""
+    if shutil.which("losetup") is None:
+        return []
+    rows = _run(["losetup", "--list", "--noheadings", "--raw", "--output", "NAME,BACK-FILE"])
+    found = []
+    for row in rows.splitlines():
+        name, _, file = row.partition(" ")
+        # --raw writes a space and the like as \xNN; the kernel marks a removed file.
+        plain = re.sub(r"\\x([0-9a-fA-F]{2})", lambda m: chr(int(m[1], 16)), file)
+        if plain.removesuffix(" (deleted)") == str(image):
+            found.append(name)
+    return found
 
 
 def _is_mounted(mount_point: Path) -> bool:

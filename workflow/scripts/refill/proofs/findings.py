@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -100,7 +101,9 @@ def run_check(check: Check, subject: Subject) -> dict[str, Any]:
     """Run a check on an image and a server, and give its entry.
 
     A server that ends, or answers with an error or in a form that the check did not expect, is a
-    failure of the check. Any other exception is a fault of the proof itself and is raised.
+    failure of the check. A program or file of the proof itself that fails makes it `not run`,
+    which leaves a required check without proof. What had failed before then stays a failure.
+    Any other exception is a fault of the proof itself and is raised.
     """
     found = Findings()
     began = time.monotonic()
@@ -109,7 +112,7 @@ def run_check(check: Check, subject: Subject) -> dict[str, Any]:
         check.run(subject, found)
         outcome = found.outcome
     except NotRunError as error:
-        outcome, why = NOT_RUN, str(error)
+        outcome, why = _cut_short(found, str(error))
     except (RedisError, EngineError) as error:
         found.failures.append(f"{type(error).__name__}: {error}")
         outcome = FAIL
@@ -121,10 +124,19 @@ def run_check(check: Check, subject: Subject) -> dict[str, Any]:
             f"({Path(place.filename).name}:{place.lineno})"
         )
         outcome = FAIL
+    except (OSError, subprocess.SubprocessError) as error:
+        outcome, why = _cut_short(found, f"harness: {type(error).__name__}: {error}")
     return entry(
         check, subject, outcome, why or "; ".join((*found.failures, *found.void)), found.evidence,
         time.monotonic() - began,
     )  # fmt: skip
+
+
+def _cut_short(found: Findings, why: str) -> tuple[str, str]:
+    """Give outcome and reason of a check that could not go on."""
+    if not found.failures:
+        return NOT_RUN, why
+    return FAIL, "; ".join((*found.failures, f"then not run: {why}"))
 
 
 def entry(

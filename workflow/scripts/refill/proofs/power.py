@@ -75,7 +75,8 @@ def power_cut(kind: str, policy: str) -> Callable[[Subject, Findings], None]:
             found.note(
                 file_system=kind, appendfsync=policy, acknowledged=steps.steps,
                 lost=lost + lost_releases, lost_admissions=lost, lost_releases=lost_releases,
-                catalog_is_there=index.key in seen, hits_after=stale, property_holds=lost == 0,
+                catalog_is_there=index.key in seen, hits_after=stale,
+                property_holds=lost + lost_releases == 0,
             )  # fmt: skip
             if policy == "always":
                 found.same("admissions lost", lost, 0)

@@ -36,6 +36,7 @@ CHECKS: tuple[Check, ...] = (
     *crash_gateway.CHECKS,
     *power.CHECKS,
 )
+_POWER_CONTROLS = {c.id for c in power.CHECKS if not c.id.endswith("-always")}
 
 
 def run_all(
@@ -70,18 +71,31 @@ def _tell(at: Callable[[str], None], where: str, text: str) -> None:
 
 
 def with_void_controls(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Make a power cut's check void when a control of the same disk lost nothing."""
-    voids = {
-        (e["image"], e["server"], _disk_of(e["id"]))
-        for e in entries
-        if e["id"].startswith("power-cut-") and e["outcome"] == VOID
-    }
+    """Make a power cut's check void unless every control of the same disk was seen to lose."""
+    seen = {(*_cut_of(made), made["id"]): made["outcome"] for made in entries}
+    unseen: dict[tuple[str, str, str], list[str]] = {}
+    for cut in {_cut_of(made) for made in entries if made["id"].startswith("power-cut-")}:
+        for control in sorted(c for c in _POWER_CONTROLS if _disk_of(c) == cut[-1]):
+            if (outcome := seen.get((*cut, control), "no entry")) != PASS:
+                unseen.setdefault(cut, []).append(f"{control}: {outcome}")
     return [
-        {**e, "outcome": VOID, "why": "its control lost nothing, so the cut may cut nothing"}
-        if (e["image"], e["server"], _disk_of(e["id"])) in voids and e["outcome"] == PASS
-        else e
-        for e in entries
+        {
+            **made,
+            "outcome": VOID,
+            "why": "the cut may cut nothing, as its controls were not seen to lose: "
+            + ", ".join(unseen[_cut_of(made)]),
+        }
+        if made["id"].startswith("power-cut-")
+        and made["id"] not in _POWER_CONTROLS
+        and made["outcome"] == PASS
+        and _cut_of(made) in unseen
+        else made
+        for made in entries
     ]
+
+
+def _cut_of(made: Mapping[str, Any]) -> tuple[str, str, str]:
+    return made["image"], made["server"], _disk_of(made["id"])
 
 
 def _disk_of(id_: str) -> str:

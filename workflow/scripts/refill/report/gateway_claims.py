@@ -361,10 +361,12 @@ def _proof(
     }
     outcomes = [str(c["outcome"]) for c in mine]
     whys = "; ".join(dict.fromkeys(str(c["why"]) for c in mine if c.get("why")))
-    if not proof.get("valid", True) and set(outcomes) == {"pass"}:
-        # A check can pass in a proof that was cut short; the check itself was seen to hold.
+    passed = set(outcomes) == {"pass"}
+    if passed and not proof.get("valid", True):
+        # What made the proof invalid may be what let the check pass, such as a server not killed.
         whys = "; ".join([*([whys] if whys else []), "the proof as a whole is not valid"])
-    if set(outcomes) == {"pass"}:
+        verdict = UNDECIDABLE
+    elif passed:
         verdict = REPRODUCED
     elif "fail" in outcomes:
         verdict = CONTRADICTED
