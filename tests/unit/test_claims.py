@@ -254,3 +254,36 @@ def test_without_records_nothing_is_measured(claims):
 def test_repeats_are_listed(records, claims):
     records.append(make_run("A2", repeat=2, scale=0.2).record)
     assert len(row(records, claims, "A2-steady")["measured_left"].split(";")) == 2
+
+
+def test_full_visibility_of_the_twins_is_no_floor_of_zero(records, claims):
+    """A3-visible: a share of 1 has no spread; one point of the corpus is what can be told apart."""
+    for record in records:
+        share = 0.55 if record["id"] == "A3" else 1.0
+        record["phases"][1]["visible_share"] = {"min": share}
+    found = row(records, claims, "A3-visible")
+    assert found["verdict"] == "reproduced"
+    assert found["noise_floor"] > 0
+    assert "the resolution's noise" in found["why"]
+    points = named(records, "A3")["corpus"]["points"]
+    named(records, "A3")["phases"][1]["visible_share"] = {"min": 1 - 1 / points}
+    assert row(records, claims, "A3-visible")["verdict"] == "undecidable"
+
+
+def test_a_recall_one_hit_apart_decides_nothing(records, claims):
+    for record in records:
+        block = record["phases"][1]["open"]
+        block["recall_mean"] = 1.0
+    block = named(records, "A3")["phases"][1]["open"]
+    block["recall_mean"] = 1 - 1 / (block["n"] * named(records, "A3")["sampler"]["limit"])
+    assert row(records, claims, "A3-recall")["verdict"] == "undecidable"
+    block["recall_mean"] = 0.5
+    assert row(records, claims, "A3-recall")["verdict"] == "reproduced"
+
+
+def test_a_figure_that_is_no_number_is_not_measured(records, claims):
+    named(records, "A2")["phases"][2]["closed"]["p50_ms"] = float("nan")
+    named(records, "A2")["phases"][2]["open"]["p50_ms"] = float("nan")
+    found = row(records, claims, "A2-steady")
+    assert found["verdict"] == "not measured"
+    assert "A2 repeat 1 has p50_ms nan, which is no number" in found["why"]
