@@ -110,7 +110,11 @@ def _value(
 
 
 def optimizer_seen(record: Mapping[str, Any], phase: str, optimizer: str) -> bool | str:
-    """Return whether `optimizer` was seen running in `phase`, or the reason why none can tell."""
+    """Return whether `optimizer` was seen in `phase`, or the reason why none can tell.
+
+    Seen is what ran in a poll or had been completed since the phase began. That it was not there
+    needs as many polls as a drain needs to be called idle.
+    """
     name = f"{record['id']} repeat {record['repeat']}"
     if not usable(record):
         return f"{name} is {status_of(record)}"
@@ -119,4 +123,9 @@ def optimizer_seen(record: Mapping[str, Any], phase: str, optimizer: str) -> boo
         return f"{name} has no phase {phase}"
     if not block.get("polls"):
         return f"{name} was not polled in {phase}"
-    return optimizer in block["optimizers_seen"]
+    if optimizer in block["optimizers_seen"]:
+        return True
+    polls, wanted = block["polls"], record["sampler"]["draining"]["idle_polls"]
+    if polls < wanted:
+        return f"{name} was polled {polls} times in {phase}: {wanted} at least tell what is idle"
+    return False
