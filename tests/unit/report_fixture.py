@@ -266,7 +266,7 @@ def _record(
         "driver": {"floor_p50_ms": 0.05, "floor_p95_ms": 0.08, "floor_n": 1000,
                    "null_server": "asyncio"},
         "sampler": {"draining": {"open_per_s": 20, "poll_s": 0.25, "open_window_s": 4,
-                                 "closed_window_s": 1},
+                                 "closed_window_s": 1, "idle_polls": 6},
                     "steady": {"open_per_s": 100}, "limit": LIMIT, "timeout_s": TIMEOUT_S},
         "phases": phases, "drain_s": drain_s,
         "ledger": {"path": f"{path}.parquet", "sha256": "e" * 64, "rows": len(ledger),

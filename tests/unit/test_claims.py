@@ -86,6 +86,14 @@ def test_the_schema_is_closed(claims, schema, spoil):
         (lambda c: c[0]["left"].pop("loop"), "left.loop: p50_ms needs a loop"),
         (lambda c: c[0]["published"].update(left=1.5), "published.left: is 1.5, .*256.6"),
         (lambda c: c[1].update(id=c[0]["id"]), "the id stands twice"),
+        (
+            lambda c: c[0].update(direction="below"),
+            "A2-steady: direction: is below, but the published figures are 256.6 and 4.3: above",
+        ),
+        (
+            lambda c: next(x for x in c if x["id"] == "D2-vacuum").update(direction="seen"),
+            "D2-vacuum: direction: is seen, but published.left is false: not_seen",
+        ),
     ],
 )
 def test_check_claims_names_what_is_wrong(claims, spoil, message):
@@ -223,6 +231,7 @@ def test_a_drain_too_short_to_resolve_is_an_upper_bound(records, claims):
 
 
 def test_seen_and_not_seen(records, claims):
+    named(records, "D2")["phases"][3]["polls"] = 6
     assert row(records, claims, "D1-vacuum")["verdict"] == "reproduced"
     assert row(records, claims, "D2-vacuum")["verdict"] == "reproduced"
     named(records, "D2")["phases"][3]["optimizers_seen"] = ["vacuum"]
@@ -254,3 +263,91 @@ def test_without_records_nothing_is_measured(claims):
 def test_repeats_are_listed(records, claims):
     records.append(make_run("A2", repeat=2, scale=0.2).record)
     assert len(row(records, claims, "A2-steady")["measured_left"].split(";")) == 2
+
+
+def test_full_visibility_of_the_twins_is_no_floor_of_zero(records, claims):
+    """A3-visible: a share of 1 has no spread; one point of the corpus is what can be told apart."""
+    for record in records:
+        share = 0.55 if record["id"] == "A3" else 1.0
+        record["phases"][1]["visible_share"] = {"min": share}
+    found = row(records, claims, "A3-visible")
+    assert found["verdict"] == "reproduced"
+    assert found["noise_floor"] > 0
+    assert "the resolution's noise" in found["why"]
+    points = named(records, "A3")["corpus"]["points"]
+    named(records, "A3")["phases"][1]["visible_share"] = {"min": 1 - 1 / points}
+    assert row(records, claims, "A3-visible")["verdict"] == "undecidable"
+
+
+def test_a_recall_one_hit_apart_decides_nothing(records, claims):
+    for record in records:
+        block = record["phases"][1]["open"]
+        block["recall_mean"] = 1.0
+    block = named(records, "A3")["phases"][1]["open"]
+    block["recall_mean"] = 1 - 1 / (block["n"] * named(records, "A3")["sampler"]["limit"])
+    assert row(records, claims, "A3-recall")["verdict"] == "undecidable"
+    block["recall_mean"] = 0.5
+    assert row(records, claims, "A3-recall")["verdict"] == "reproduced"
+
+
+def test_a_figure_that_is_no_number_is_not_measured(records, claims):
+    named(records, "A2")["phases"][2]["closed"]["p50_ms"] = float("nan")
+    named(records, "A2")["phases"][2]["open"]["p50_ms"] = float("nan")
+    found = row(records, claims, "A2-steady")
+    assert found["verdict"] == "not measured"
+    assert "A2 repeat 1 has p50_ms nan, which is no number" in found["why"]
+
+
+@pytest.mark.parametrize(
+    ("id_", "direction", "words"),
+    [
+        ("G-cold-1-p50", "above", "is above, but the published figures are 1.537 and 1.943: below"),
+        ("G-log-off", "above", r"is above, but the published growth is \[2016, 2016\] and"),
+        ("G-log-warm-old", "zero", None),
+    ],
+)
+def test_a_direction_of_the_rounds_is_the_published_one(claims, id_, direction, words):
+    spoilt = copy.deepcopy(claims)
+    experiment = spoilt["experiments"]["gateway"]
+    next(c for c in experiment["claims"] if c["id"] == id_)["direction"] = direction
+    if words is None:
+        experiment["aof_growth_bytes"]["warm"]["old"] = [0, 257]
+        words = r"is zero, but the published growth is \[0, 257\] bytes"
+    with pytest.raises(AssertionError, match=f"gateway.claims: {id_}: direction: {words}"):
+        raise AssertionError("\n".join(check_claims(spoilt)))
+
+
+def test_the_gateway_by_an_engine_is_as_published(claims):
+    experiment = claims["experiments"]["gateway"]
+    found = [c for c in experiment["claims"] if c["statistic"] == "gateway_by_engine"]
+    assert found
+    for claim in found:
+        spoilt = copy.deepcopy(claims)
+        for other in spoilt["experiments"]["gateway"]["claims"]:
+            if other["id"] == claim["id"]:
+                other["direction"] = {"above": "below", "below": "above"}[claim["direction"]]
+        assert len(check_claims(spoilt)) == 1
+
+
+def test_what_was_seen_is_called_an_observation_and_needs_polls(records, claims):
+    assert "an observation, not a comparison" in row(records, claims, "D1-vacuum")["why"]
+    d2 = named(records, "D2")["phases"][3]
+    d2["polls"] = 5
+    found = row(records, claims, "D2-vacuum")
+    assert found["verdict"] == "not measured"
+    assert "D2 repeat 1 was polled 5 times in followup-draining: 6 at least" in found["why"]
+    # What was seen once was there.
+    named(records, "D1")["phases"][3]["polls"] = 5
+    assert row(records, claims, "D1-vacuum")["verdict"] == "reproduced"
+
+
+def test_twins_must_have_seen_the_same(records, claims):
+    spoilt = copy.deepcopy(claims)
+    claim = next(c for c in spoilt["experiments"]["optimizers"]["claims"] if c["id"] == "D1-vacuum")
+    claim.update(optimizer="indexing", left={"run": "A1", "phase": "draining"})
+    for record in records:
+        record["phases"][1].update(optimizers_seen=["indexing"], polls=9)
+    assert row(records, spoilt, "D1-vacuum")["verdict"] == "reproduced"
+    named(records, "C2")["phases"][1]["optimizers_seen"] = []
+    found = row(records, spoilt, "D1-vacuum")
+    assert (found["verdict"], found["why"][:19]) == ("undecidable", "seen in 1 of 2 repe")

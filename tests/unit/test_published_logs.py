@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def test_steady_while_an_optimizer_works_is_mislabelled(tmp_path: Path) -> None:
     ]
     words = flags(log(last=INDEXING, drain_s=3600), tmp_path)["mislabelled phase"]
     assert "its limit is 3,600 s: it was given up" in words[1]
-    assert flags(log(drain_s=3500), tmp_path) == {}
+    assert "mislabelled phase" not in flags(log(drain_s=3500), tmp_path)
 
 
 def test_a_look_within_steady_counts(tmp_path: Path) -> None:
@@ -206,6 +207,10 @@ LOOK = {"kind": "optimizer", "t": 1.0, "phase": "draining", **IDLE}
         (LOOK | {"running_optimizers": 1}, ":2: running_optimizers of kind optimizer"),
         ('{"kind": "sea', ":2: not a JSON object"),
         ("[1]", ":2: not a JSON object but list"),
+        (json.dumps(GOOD).replace("1.0", "9" * 400), ":2: t: must be at most"),
+        (GOOD | {"latency_ms": 1e308}, ":2: latency_ms: must be at most"),
+        (LOOK | {"queued_optimizations": 0.9}, "queued_optimizations 0.9: must be a whole number"),
+        ("[" * 100_000, ":2: not an event: it is nested too deeply"),
     ],
 )
 def test_a_line_that_is_not_of_the_format_is_named(line: Any, words: str, tmp_path: Path) -> None:
@@ -249,3 +254,116 @@ def test_the_command_prints_and_records_and_says_what_it_cannot_read(
     assert record["schema"] == "refill.published/1"
     assert len(record["sha256"]) == 64
     assert [flag["check"] for flag in record["flags"]] == ["stopped early"]
+
+
+def _drain(tmp_path: Path, fill: Callable[[EventLog], None]) -> dict[str, list[str]]:
+    made = EventLog()
+    made.change("draining")
+    fill(made)
+    made.change("steady")
+    made.searches("steady", 500, 4.0)
+    return flags(made, tmp_path)
+
+
+def test_a_drain_in_which_every_search_failed_is_flagged(tmp_path: Path) -> None:
+    def fill(made: EventLog) -> None:
+        made.lose(42.0)
+        made.look(IDLE)
+
+    found = _drain(tmp_path, fill)
+    assert found["lost samples"] == ["draining: no search succeeded in 42.0 s"]
+    assert "for 42.0 to 42.0 s" in found["gaps"][0]
+
+
+def test_the_time_from_the_last_search_to_the_next_phase_is_a_gap(tmp_path: Path) -> None:
+    def fill(made: EventLog) -> None:
+        made.searches("draining", 100, 4.0)
+        made.lose(30.0)
+        made.look(IDLE)
+
+    assert "for 30.0 to 30.0 s" in _drain(tmp_path, fill)["gaps"][0]
+
+
+def test_a_last_look_long_before_the_steady_phase_is_no_evidence(tmp_path: Path) -> None:
+    def fill(made: EventLog) -> None:
+        made.look(IDLE)
+        made.searches("draining", 100, 200.0)
+
+    words = _drain(tmp_path, fill)["mislabelled phase"]
+    assert words == ["steady: the last look at the optimizers was 20.1 s before it began"]
+
+
+def test_named_optimizers_run_whatever_their_number_says(tmp_path: Path) -> None:
+    words = flags(log(last=IDLE | {"running_optimizers": ["merge"]}), tmp_path)
+    assert words["mislabelled phase"][0].endswith("says: 0 running, yet merge is named")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "check", "words"),
+    [
+        (lambda e: e[-1].update(latency_ms=900.0), "impossible times", "before the last one was"),
+        (lambda e: e.append(dict(e[-1])), "duplicated lines", "1 searches stand there more"),
+        (lambda e: e[-1].update(latency_ms=0), "impossible times", "1 searches took 0 ms"),
+        (lambda e: e.insert(300, e.pop(310)), "impossible times", "goes back, first in line 302"),
+        (lambda e: e[201].update(t=e[0]["t"] - 5), "impossible times", "goes back"),
+    ],
+)
+def test_times_that_one_client_cannot_have_are_flagged(
+    spoil: Callable[[list[dict[str, Any]]], None], check: str, words: str, tmp_path: Path
+) -> None:
+    made = log()
+    spoil(made.events)
+    if words == "goes back":  # of the looks alone: a second one before the first
+        made.events.insert(1, dict(made.events[201], t=made.events[0]["t"] + 1))
+    found = flags(made, tmp_path)
+    assert any(words in one for one in found[check])
+
+
+def test_latencies_of_zero_are_no_coordinated_omission(tmp_path: Path) -> None:
+    made = log()
+    for event in made.events:
+        if event["kind"] == "search":
+            event["latency_ms"] = 0
+    found = flags(made, tmp_path)
+    assert "coordinated omission" not in found
+    assert "steady: 500 searches took 0 ms" in found["impossible times"]
+
+
+def test_equal_names_are_refused_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        paths.append(str(log().write(tmp_path / folder / "x.jsonl")))
+    assert main(["import", *paths, "--output", str(tmp_path / "out")]) == 1
+    assert "x.jsonl: several files have this name" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert main(["import", *paths, "--queries", "100"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [("--timeout-s", "nan"), ("--timeout-s", "0"), ("--queries", "-1"), ("--passes", "0"),
+     ("--drain-limit-s", "inf")],
+)  # fmt: skip
+def test_options_out_of_range_are_refused(
+    option: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = log().write(tmp_path / "x.jsonl")
+    with pytest.raises(SystemExit):
+        main(["import", str(path), f"{option}={text}"])
+    assert f"argument {option}: {text!r}: must be" in capsys.readouterr().err
+
+
+def test_text_that_is_not_utf8_is_named_and_the_next_file_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad, marked = tmp_path / "bad.jsonl", tmp_path / "marked.jsonl"
+    bad.write_bytes(json.dumps(GOOD).encode() + b"\n\xff\n")
+    good = log().write(tmp_path / "good.jsonl")
+    marked.write_bytes(b"\xef\xbb\xbf" + good.read_bytes())
+    assert main(["import", str(bad), str(good), str(marked), "--queries", "100"]) == 1
+    shown = capsys.readouterr()
+    assert "bad.jsonl:2: not UTF-8 text" in shown.err
+    assert shown.out.count("nothing to flag") == 2

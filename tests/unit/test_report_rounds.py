@@ -343,7 +343,12 @@ def test_an_aa_run_counts_false_verdicts(records: list[dict[str, Any]]) -> None:
     assert table["false"].sum() == 4
     assert set(table[table["false"]]["quantile"]) == {"p95"}
     assert set(table["false_verdicts"]) == {4}
-    assert sentence(table) == "A/A: 4 of 28 verdicts are false (14.3%)"
+    assert sentence(table) == (
+        "A/A: 4 of 28 verdicts are false (14.3%), in 4 of 14 cells, in the worst 1 of 2; "
+        "so this session holds a false one"
+    )
+    none = table[~table["false"]]
+    assert sentence(none) == "A/A: 0 of 24 verdicts are false (0.0%), so none in this session"
     assert "Both arms are one image. A/A: 4 of 28 verdicts are false" in render(
         [], {}, {}, load_claims(), rounds=records, expected=same
     )

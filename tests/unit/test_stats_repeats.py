@@ -7,7 +7,7 @@ import pytest
 from refill.stats.ratios import LEVEL
 from refill.stats.repeats import compare_runs, effect, noise
 from refill.stats.student import two_sided
-from refill.stats.verdict import Value
+from refill.stats.verdict import Value, judge
 
 
 def values(*numbers):
@@ -99,3 +99,31 @@ def test_equal_configurations_are_called_in_at_most_five_percent(identical, repe
             "slower",
         )
     assert calls / sessions <= 0.055
+
+
+def test_equal_runs_are_no_proof_of_no_noise():
+    """Saturated shares and chance: the resolution decides, and where none is known nothing does."""
+    for number, relative in ((1.0, False), (3.0, True)):
+        unknown = noise(values(number, number), [], relative=relative)
+        assert unknown.size is None
+        assert "exactly the same" in unknown.why
+        assert effect(values(number * 0.5), values(number), [unknown]) is None
+    assert compare_runs(values(3.0001), values(3.0), unknown).verdict == "undecidable"
+    one = [Value(1.0, resolution=1e-4)] * 2
+    known = noise(one, [], relative=False)
+    assert known.half_width(1, 1) == pytest.approx(
+        two_sided(LEVEL, 1) * 1e-4 / math.sqrt(12) * math.sqrt(2)
+    )
+    span = effect([Value(0.55, resolution=1e-4)], one[:1], [known])
+    assert span.low < -0.45 < span.high < 0
+    floors = [known.floor(1, 1)]
+    assert judge([Value(0.55)], one[:1], "below", floors).verdict == "reproduced"
+    assert judge([Value(0.9999)], one[:1], "below", floors).verdict == "undecidable"
+
+
+def test_no_effect_within_one_step_is_called_however_many_runs_there_are():
+    many = noise([Value(10.0, resolution=0.25)] * 40, [], relative=True)
+    assert many.floor(40, 40).size == pytest.approx(1.025)
+    # The coarsest value counts, also that of a side with one run.
+    short = noise([Value(10.0, resolution=0.25)] * 40, [[Value(1.0, resolution=0.25)]], True)
+    assert short.floor(40, 40).size == pytest.approx(1.25)

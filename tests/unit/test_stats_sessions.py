@@ -126,8 +126,48 @@ def test_the_command_prints_rates(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         main(["simulate", str(TRIALS), "--blocks", "1", "--factors", "0.3", "--sessions", "3"]) == 0
     )
-    lines = capsys.readouterr().out.splitlines()
+    told, *lines = capsys.readouterr().out.splitlines()
+    assert "worst-cell" in told
     assert lines[0].startswith("profile blocks factor faster")
     assert [line.split()[:3] for line in lines[1:]] == [
         ["on-main", "1", "0.3"], ["off-control", "1", "0.3"],
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "no such record"),
+        ("{}", "schema: must be 'refill.trials/1'"),
+        ('{"schema": "refill.trials/1"}', "profiles: must be an object"),
+        (
+            '{"schema": "refill.trials/1", "profiles": {"a": {}}}',
+            "profiles.a.trials: must be lists",
+        ),
+        (
+            '{"schema": "refill.trials/1", "profiles": {"a": {"trials": [[[0.0]]]}}}',
+            "profiles.a.trials: must be rounds of cells of trials, each above 0",
+        ),
+        (
+            '{"schema": "refill.trials/1", "profiles": {"a": {"trials": [[[1.0]]]}}}',
+            "rounds are wanted, 1 are there: measure more blocks",
+        ),
+    ],
+)
+def test_what_is_no_extract_is_an_error_with_its_key(
+    text: str | None, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "trials.json"
+    if text is not None:
+        path.write_text(text)
+    assert main(["simulate", str(path), "--sessions", "1"]) == 1
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.startswith(str(path))
+
+
+def test_no_aa_run_gives_no_extract(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "trials.json"
+    assert main(["extract", str(tmp_path), "--output", str(output)]) == 1
+    assert "of 0 rounds none is valid: make an A/A run first" in capsys.readouterr().err
+    assert not output.exists()

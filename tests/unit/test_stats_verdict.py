@@ -75,7 +75,7 @@ def test_a_floor_with_a_lower_bound_is_no_floor():
 
 
 def test_shares_compare_by_difference():
-    same = floor(1.0, 1.0, relative=False)
+    same = floor(0.99, 1.0, relative=False)
     assert judge(values(0.6), values(1.0), "below", same).verdict == "reproduced"
     assert judge(values(1.0), values(1.0), "below", same).verdict == "undecidable"
     assert judge(values(0.0), values(1.0), "below", same).verdict == "reproduced"
@@ -117,3 +117,16 @@ def test_refuses_nothing_to_compare():
         judge([], values(1.0), "above", floor(1, 2))
     with pytest.raises(ValueError, match="above or below"):
         judge(values(1.0), values(1.0), "sideways", floor(1, 2))
+
+
+def test_equal_values_give_no_floor():
+    for relative in (True, False):
+        assert noise_floor(values(2.0, 2.0), relative).size is None
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_no_number_is_refused(number):
+    with pytest.raises(ValueError, match="a measured value is a number"):
+        Value(number)
+    with pytest.raises(ValueError, match="a resolution is 0 or more"):
+        Value(1.0, resolution=number)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from project_copy import CONFIG, Project
+from refill.evidence.records import read_json, write_json
 from refill.image_sources import read_source
 from round_fixture import flights_package
 
@@ -58,6 +59,11 @@ def copied(small_results: Project, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def other(manifest: Path, tmp_path: Path) -> Path:
-    """The manifest of a second result folder, equal to the first."""
+    """The manifest of a second result folder, equal to the first but for its attempts."""
     shutil.copytree(manifest.parent, tmp_path / "other/results")
-    return tmp_path / "other/results/manifest.json"
+    path = tmp_path / "other/results/manifest.json"
+    content = read_json(path)
+    for run in content["runs"]:
+        run["attempt"] = f"{run['attempt'][:-6]}ffffff"
+    write_json(path, content)
+    return path

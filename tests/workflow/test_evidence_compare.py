@@ -71,6 +71,33 @@ def _set(path: Path, keys: list[Any], value: Any) -> None:
     write_json(path, content)
 
 
+def _rewritten(path: Path, name: str, **changes: Any) -> None:
+    """Change a file of the results, with the hash that goes with it."""
+    file = path.parent.parent / name
+    rewritten(file, lambda content: content.update(changes))
+    content = read_json(path)
+    content["results"][name].update(sha256=sha256_file(file), bytes=file.stat().st_size)
+    write_json(path, content)
+
+
+def test_results_are_not_compared_with_themselves(
+    manifest: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", str(manifest), str(manifest)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("runs: both have the attempts optimizers-A2-1/")
+    assert " and 2 more: they would be compared with themselves" in error
+
+
+@pytest.mark.parametrize("name", ["images/gateway-new.json", "corpora/small/corpus.json"])
+def test_what_is_compared_by_is_what_the_manifest_names(
+    manifest: Path, other: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rewritten(other.parent / name, lambda content: content.update(added=1))
+    assert main(["compare", str(manifest), str(other)]) == 2
+    assert f"results/{name}: has changed" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("keys", "value", "field"),
     [
@@ -91,7 +118,10 @@ def test_results_that_differ_in_what_matters_are_refused_field_by_field(
     manifest: Path, other: Path, capsys: pytest.CaptureFixture[str],
     keys: list[Any], value: Any, field: str,
 ) -> None:  # fmt: skip
-    _set(other, keys, value)
+    if keys[0] == "results":
+        _rewritten(other, keys[1], title="another")
+    else:
+        _set(other, keys, value)
     assert main(["compare", str(manifest), str(other)]) == 1
     lines = capsys.readouterr().err.splitlines()
     assert any(line.startswith(field) and " in the old results, " in line for line in lines)
@@ -104,8 +134,7 @@ def test_results_that_differ_in_what_matters_are_refused_field_by_field(
 def test_another_image_is_compared_only_when_that_is_meant(
     manifest: Path, other: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    image = other.parent / "images/gateway-new.json"
-    rewritten(image, lambda record: record.update(id="sha256:" + "0" * 64))
+    _rewritten(other, "results/images/gateway-new.json", id="sha256:" + "0" * 64)
     assert main(["compare", str(manifest), str(other)]) == 1
     assert capsys.readouterr().err.startswith("images.gateway-new: sha256:")
     arguments = ["compare", str(manifest), str(other), "--allow"]

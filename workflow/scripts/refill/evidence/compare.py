@@ -16,6 +16,7 @@ from refill.config.errors import nearest
 from refill.evidence.compared_cells import table
 from refill.evidence.records import RecordError, read_json
 from refill.evidence.verification import changed_files, read_manifest
+from refill.evidence.withheld import read_withheld
 from refill.report.machine import flat
 
 # What is measured, not how: a cell that only one side has is `not measured` on the other. And
@@ -49,9 +50,17 @@ def compare(old_path: Path, new_path: Path, allowed: Sequence[str] = ()) -> str:
 
     Both are manifests that lie in their results folders. `allowed` are fields that may differ,
     with all below them. Raises NotComparableError when others do, RecordError when something
-    cannot be read, a record is not the manifest's, or `allowed` names no field.
+    cannot be read, a file is not the manifest's, `allowed` names no field, or both have an attempt
+    in common: what was measured once is no second measurement.
     """
     old, new = read_manifest(old_path), read_manifest(new_path)
+    common = sorted({run["attempt"] for run in old["runs"]} & {r["attempt"] for r in new["runs"]})
+    if common:
+        more = f" and {len(common) - 3} more" if len(common) > 3 else ""
+        raise RecordError(
+            f"runs: both have the attempts {', '.join(common[:3])}{more}: they would be compared "
+            "with themselves; give the results of two measurements"
+        )
     fields = [comparable(m, path) for m, path in ((old, old_path), (new, new_path))]
     names = sorted({*fields[0], *fields[1]})
     for field in allowed:
@@ -123,7 +132,14 @@ def _gather(fields: dict[str, Any], name: str, value: Any) -> None:
 def _records(manifest: Manifest, path: Path) -> list[dict[str, Any]]:
     work = path.resolve().parent.parent
     names = [run["record"] for run in manifest["runs"]]
-    changed = changed_files(work, {name: manifest["results"][name] for name in names})
+    # The fields that must be equal are read from images and corpora too.
+    kinds = ("record", "ledger", "image", "corpus", "engine")
+    needed = {
+        name: entry
+        for name, entry in manifest["results"].items()
+        if name in names or entry["kind"] in kinds
+    }
+    changed = changed_files(work, needed, read_withheld(work, manifest["results"]))
     if changed:
         raise RecordError("\n".join(f"{path}: {line}" for line in changed.values()))
     return [read_json(work / name) for name in names]

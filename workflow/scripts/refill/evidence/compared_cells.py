@@ -81,10 +81,15 @@ def _optimizer_rows(old: Sequence[Record], new: Sequence[Record]) -> list[Key]:
     rows = []
     for id_ in dict.fromkeys(r["id"] for side in sides for r in side):
         for what in _OPTIMIZER:
-            a, b = (_figures([r for r in side if r["id"] == id_], what) for side in sides)
+            mine = [[r for r in side if r["id"] == id_] for side in sides]
+            a, b = (_figures(side, what) for side in mine)
             share = what[0] == "recall_mean"
             twins = [_figures(side, what) for side in same]
-            found = noise(twins[0], [twins[1], a, b], not share)
+            # A twin's runs are in its group already: counted twice they would halve the noise.
+            repeats = [
+                _figures([r for r in side if r not in same[n]], what) for n, side in enumerate(mine)
+            ]
+            found = noise(twins[0], [twins[1], *repeats], not share)
             middles = [
                 float(np.median([v.value for v in side])) if side else None for side in (a, b)
             ]

@@ -7,13 +7,14 @@ The formats are described in `refill/published/events.py`.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from refill.evidence.hashes import sha256_file
-from refill.evidence.records import write_json
+from refill.evidence.records import RecordError, write_json
 from refill.published.events import LogError, read
 from refill.published.figures import Expected, examine
 
@@ -34,10 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     importing.add_argument("files", nargs="+", type=Path, metavar="FILE")
     importing.add_argument("--output", type=Path, metavar="DIR", help="folder for the records")
     for name, kind, words in (
-        ("queries", int, "queries of one pass"),
-        ("passes", int, "passes of a steady phase"),
-        ("timeout-s", float, "what a lost search took"),
-        ("drain-limit-s", float, "when a drain is given up"),
+        ("queries", _count, "queries of one pass"),
+        ("passes", _count, "passes of a steady phase"),
+        ("timeout-s", _seconds, "what a lost search took"),
+        ("drain-limit-s", _seconds, "when a drain is given up"),
     ):
         value = getattr(usual, name.replace("-", "_"))
         importing.add_argument(
@@ -45,6 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     options = parser.parse_args(arguments)
     expected = Expected(options.queries, options.passes, options.timeout_s, options.drain_limit_s)
+    names = [path.name for path in options.files]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if options.output and twice:
+        sys.stderr.write(
+            f"{', '.join(twice)}: several files have this name, and --output names a record by it: "
+            "import them into folders of their own\n"
+        )
+        return 1
     status = 0
     for path in options.files:
         try:
@@ -52,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.output:
                 content = {"schema": SCHEMA, "sha256": sha256_file(path), **record}
                 write_json(options.output / f"{path.name}.json", content)
-        except (LogError, OSError, UnicodeDecodeError) as error:
+        except (LogError, RecordError, OSError) as error:
             sys.stderr.write(f"{error}\n")
             status = 1
             continue
@@ -70,6 +79,22 @@ def shown(record: Mapping[str, Any]) -> str:
     if not record["flags"]:
         lines.append("  nothing to flag")
     return "\n".join(lines) + "\n"
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 0 < len(text) < 10 or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number above 0")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be seconds, a number above 0")
+    return value
 
 
 def _figure(value: float | None) -> str:

@@ -30,8 +30,13 @@ NUMBERS: Mapping[str, tuple[str, ...]] = {
     "optimizer": ("t", "queued_optimizations", "running"),
     "memory": ("t", "disk_bytes", "ram_bytes", "cached_bytes", "expected_cache_bytes"),
 }
-_SEARCH = re.compile(r"round (\d+) query (\d+) latency (\d+(?:\.\d+)?)(ns|µs|us|ms|s)")
-_SUMMARY = re.compile(r"search: n=(\d+) ")
+_COUNTS = ("queued_optimizations", "running")
+# No second and no byte of a benchmark is more; sums of what is less are exact enough.
+_MOST = 10**15
+_SEARCH = re.compile(
+    r"round (\d{1,9}) query (\d{1,9}) latency (\d{1,12}(?:\.\d{1,30})?)(ns|µs|us|ms|s)"
+)
+_SUMMARY = re.compile(r"search: n=(\d{1,9}) ")
 _SECONDS = {"ns": 1e-9, "µs": 1e-6, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
@@ -64,6 +69,8 @@ class Optimizer:
     @property
     def busy(self) -> str | None:
         """What they do; None when they are idle."""
+        if self.names and not self.running:
+            return f"0 running, yet {', '.join(self.names)} is named"
         if self.running:
             return f"{self.running} running ({', '.join(self.names) or 'not named'})"
         return f"{self.queued} queued" if self.queued else None
@@ -109,10 +116,15 @@ def read(path: Path) -> Log:
     """Read a file; its first character tells which format it is.
 
     Raises:
-        LogError: it is empty, or a line is not of its format.
+        LogError: it is empty, not UTF-8, or a line is not of its format.
         OSError: it cannot be read.
     """
-    text = path.read_text(encoding="utf-8")
+    data = path.read_bytes()
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise LogError(f"{path.name}:{line}: not UTF-8 text (byte {error.start})") from error
     if not text.strip():
         raise LogError(f"{path.name}: it is empty: give a log of the optimizer benchmark")
     log = Log(path.name, len(text.splitlines()))
@@ -131,6 +143,8 @@ def _read_events(text: str, log: Log) -> None:
         where = f"{log.name}:{number}"
         try:
             event = json.loads(line)
+        except RecursionError as error:
+            raise LogError(f"{where}: not an event: it is nested too deeply") from error
         except ValueError as error:
             raise LogError(f"{where}: not a JSON object: {error}") from error
         if not isinstance(event, dict):
@@ -165,8 +179,13 @@ def _number(event: Mapping[str, Any], name: str, kind: str, where: str) -> float
         raise LogError(f"{where}: {name} is missing, kind {kind} must have it")
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise LogError(f"{where}: {name} {value!r}: must be a number")
-    if not math.isfinite(value) or value < 0:
+    # Compared before it is made a float: a whole number of 400 digits has none.
+    if value != value or value < 0:
         raise LogError(f"{where}: {name} {value!r}: must be 0 or more")
+    if value > _MOST:
+        raise LogError(f"{where}: {name}: must be at most {_MOST:,}")
+    if name in _COUNTS and value != int(value):
+        raise LogError(f"{where}: {name} {value!r}: must be a whole number, it is a count")
     return float(value)
 
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from refill.published.events import FOLLOWUP, Log, Search
+from refill.published.events import FOLLOWUP, Change, Log, Search
 from refill.stats.quantiles import search_stats
 from refill.stats.silence import longest_silence
 from refill.stats.stationary import stationary
 
 LOST, GAPS, MISLABELLED = "lost samples", "gaps", "mislabelled phase"
+IMPOSSIBLE, DUPLICATED = "impossible times", "duplicated lines"
 OMISSION, EARLY, UNSTEADY = "coordinated omission", "stopped early", "not steady"
 # Between two searches of a closed loop lie microseconds; a gap of this many seconds is a request.
 LEAST_GAP_S = 0.25
@@ -29,6 +31,10 @@ NEAR = 0.15
 FACTOR = 2.0
 # A drain this near to its limit has reached it; the poller looks every few seconds.
 NEAR_LIMIT_S = 10.0
+# A look at the optimizers this long before the steady phase says nothing on its beginning.
+LAST_LOOK_S = 10.0
+# Times of one client may disagree by their rounding; by more than this they are impossible.
+ROUNDING_S = 1e-3
 
 
 @dataclass(frozen=True)
@@ -67,15 +73,21 @@ def examine(log: Log, expected: Expected) -> dict[str, Any]:
     for phase in log.phases:
         searches = [search for search in log.searches if search.phase == phase]
         start = next((change.t for change in log.changes if change.phase == phase), None)
-        gaps = _gaps(searches, start)
+        end = _end(log, phase)
+        gaps = _gaps(searches, start, end)
         figures = _figures(phase, searches, gaps, expected)
         phases.append(figures)
+        if not searches:
+            words = f"no search succeeded in {float(gaps.sum()):,.1f} s"
+            flags.append(Flag(LOST, phase, words))
         if phase != "draining":
             flags += _missing(phase, searches, gaps, expected, log.summed_up)
             if not figures["stationary"]["ok"] and phase == "steady":
                 flags.append(Flag(UNSTEADY, phase, figures["stationary"]["reason"]))
         flags += _gap_flags(phase, gaps, expected)
         flags += _omission(figures)
+        flags += _impossible(phase, searches, gaps)
+    flags += _out_of_order(log)
     flags += _mislabelled(log, expected)
     if "draining" in log.phases and "steady" not in log.phases:
         flags.append(Flag(EARLY, "steady", "the log ends before the steady phase begins"))
@@ -107,14 +119,57 @@ def time_weighted(latency_s: ArrayLike, q: float) -> float:
     return float(values[min(at, values.size - 1)])
 
 
-def _gaps(searches: Sequence[Search], start: float | None) -> NDArray[np.float64]:
-    """Give the seconds before each search that belong to none; empty where no times are stated."""
+def _end(log: Log, phase: str) -> float | None:
+    """Give when a phase is over: when the next one begins; None of the last one."""
+    begun = next((change.line for change in log.changes if change.phase == phase), None)
+    if begun is None:
+        return None
+    return next((change.t for change in log.changes if change.line > begun), None)
+
+
+def _gaps(
+    searches: Sequence[Search], start: float | None, end: float | None
+) -> NDArray[np.float64]:
+    """Give the seconds that belong to no search: before each, and from the last to the end.
+
+    Empty where no times are stated.
+    """
     ends = np.array([search.t for search in searches])
-    if not ends.size or np.isnan(ends).any():
+    if np.isnan(ends).any():
         return np.empty(0)
+    if not ends.size:
+        return np.array([] if start is None or end is None else [end - start])
     begins = ends - np.array([search.latency_s for search in searches])
     before = np.concatenate([[begins[0] if start is None else start], ends[:-1]])
-    return np.asarray(begins - before)
+    after = [] if end is None else [end - ends[-1]]
+    return np.concatenate([begins - before, after])
+
+
+def _impossible(phase: str, searches: Sequence[Search], gaps: NDArray[np.float64]) -> list[Flag]:
+    """Find what one client in a closed loop cannot have measured."""
+    flags = []
+    early = gaps[gaps < -ROUNDING_S]
+    if early.size:
+        words = f"{early.size} times a search would have begun before the last one was over, by "
+        flags.append(Flag(IMPOSSIBLE, phase, f"{words}up to {-early.min():.3f} s"))
+    if none := sum(search.latency_s == 0 for search in searches):
+        flags.append(Flag(IMPOSSIBLE, phase, f"{none} searches took 0 ms"))
+    timed = [(s.t, s.latency_s) for s in searches if s.t == s.t]
+    if again := len(timed) - len(set(timed)):
+        flags.append(Flag(DUPLICATED, phase, f"{again} searches stand there more than once"))
+    return flags
+
+
+def _out_of_order(log: Log) -> list[Flag]:
+    """Find times that go back: of the searching client, and of the one that looks."""
+    flags = []
+    client: list[Search | Change] = sorted([*log.searches, *log.changes], key=lambda e: e.line)
+    for what, events in (("searches and phases", client), ("looks", log.optimizers)):
+        back = [b for a, b in pairwise(events) if b.t < a.t - ROUNDING_S]
+        if back:
+            words = f"{len(back)} times the time of {what} goes back, first in line {back[0].line}"
+            flags.append(Flag(IMPOSSIBLE, back[0].phase, words))
+    return flags
 
 
 def _figures(
@@ -123,7 +178,8 @@ def _figures(
     latency = np.array([search.latency_s for search in searches])
     ends = np.array([search.t for search in searches])
     timed = bool(len(searches)) and not np.isnan(ends).any()
-    seconds = float(ends[-1] - ends[0] + latency[0]) if timed else float(latency.sum())
+    # All time belongs to a search or to a gap.
+    seconds = float(latency.sum() + gaps.sum())
     statuses = np.full(len(searches), "ok")
     stats = search_stats(latency, statuses, None, None, 0, expected.timeout_s, seconds)
     lost = gaps[gaps >= LEAST_GAP_S]
@@ -211,7 +267,7 @@ def _gap_flags(phase: str, gaps: NDArray[np.float64], expected: Expected) -> lis
 
 def _omission(figures: dict[str, Any]) -> list[Flag]:
     p50, weighted = figures["p50_ms"], figures["time_weighted_p50_ms"]
-    if p50 is None or weighted < FACTOR * p50:
+    if p50 is None or not weighted or weighted < FACTOR * p50:
         return []
     return [
         Flag(
@@ -238,6 +294,9 @@ def _mislabelled(log: Log, expected: Expected) -> list[Flag]:
             flags.append(
                 Flag(MISLABELLED, "steady", f"the last look at the optimizers says: {busy}")
             )
+        elif (ago := steady.t - before[-1].t) > LAST_LOOK_S:
+            words = f"the last look at the optimizers was {ago:,.1f} s before it began"
+            flags.append(Flag(MISLABELLED, "steady", words))
         working = [p for p in log.optimizers if p.line > steady.line and p.busy]
         if working:
             words = f"an optimizer worked in {len(working)} looks: {working[0].busy}"

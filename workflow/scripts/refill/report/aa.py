@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from refill.evidence.records import read_json
+from refill.evidence.records import RecordError, read_json
 from refill.phases.round_plan import order
 from refill.report.lookup import NOT_MEASURED
 from refill.report.rounds import QUANTILES, Expected, rounds_table
@@ -30,6 +30,10 @@ from refill.stats.sessions import simulate
 Record = Mapping[str, Any]
 
 SCHEMA = "refill.trials/1"
+HEADER = (
+    "Shares of all verdicts; worst-cell: false in the cell that has most; any-in-session: sessions "
+    "in which any cell is called. At factor 1.0 every call is false."
+)
 _CELL = ("profile", "cell", "operation", "title", "engine", "clients")
 _FIGURES = (
     "ratio", "ratio_low", "ratio_high", "verdict", "why", "mde_faster", "mde_slower", "drift_block",
@@ -82,9 +86,18 @@ def aa_rows(
 
 
 def sentence(table: pd.DataFrame) -> str:
-    """Return what an A/A table comes to."""
+    """Return what an A/A table comes to: over all verdicts, in the worst cell, in this session."""
     false, total = int(table["false"].sum()), len(table)
-    return f"A/A: {false} of {total} verdicts are false ({false / total:.1%})"
+    found = f"A/A: {false} of {total} verdicts are false ({false / total:.1%})"
+    if not false:
+        return f"{found}, so none in this session"
+    by_cell = table.groupby(list(_CELL), sort=False, dropna=False)["false"].agg(["sum", "size"])
+    worst = by_cell.loc[by_cell["sum"].idxmax()]
+    cells = int((by_cell["sum"] > 0).sum())
+    return (
+        f"{found}, in {cells} of {len(by_cell)} cells, in the worst {worst['sum']} of "
+        f"{worst['size']}; so this session holds a false one"
+    )
 
 
 def extract(records: Sequence[Record]) -> dict[str, Any]:
@@ -92,9 +105,13 @@ def extract(records: Sequence[Record]) -> dict[str, Any]:
 
     `trials` is, for each profile, a list of rounds, each a list by cell and quantile, each the ms
     of its trials to 4 digits after the point; `cells` names the places.
-    Raises ValueError when the rounds are of several images.
+    Raises ValueError when no round is valid, or they are of several images.
     """
     valid = sorted((r for r in records if r["valid"]), key=lambda r: str(r["started_at"]))
+    if not valid:
+        raise ValueError(
+            f"of {len(records)} rounds none is valid: make an A/A run first, `make aa`"
+        )
     images = sorted({str(r["engines"]["gateway"]["image"]["name"]) for r in valid})
     if len(images) != 1:
         raise ValueError(f"an A/A run is of one image, these rounds are of {images}")
@@ -125,15 +142,34 @@ def extract(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def measured(extracted: Mapping[str, Any]) -> dict[str, NDArray[np.float64]]:
-    """Return (rounds, cells and quantiles, trials) of each profile of an extract."""
-    return {
-        name: np.asarray(block["trials"], dtype=np.float64)
-        for name, block in extracted["profiles"].items()
-    }
+    """Return (rounds, cells and quantiles, trials) of each profile of an extract.
+
+    Raises ValueError, with the key, for what is none.
+    """
+    profiles = extracted.get("profiles")
+    if not isinstance(profiles, dict) or not profiles:
+        raise ValueError("profiles: must be an object with a profile at least")
+    found = {}
+    for name, block in profiles.items():
+        where = f"profiles.{name}.trials"
+        try:
+            rounds = np.asarray(block["trials"], dtype=np.float64)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{where}: must be lists of numbers, all as long: {error}") from error
+        if rounds.ndim != 3 or not rounds.size or not (np.isfinite(rounds) & (rounds > 0)).all():
+            raise ValueError(
+                f"{where}: must be rounds of cells of trials, each above 0; its shape is "
+                f"{rounds.shape}"
+            )
+        found[str(name)] = rounds
+    return found
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write an extract, or print what simulated sessions give; see the module's docstring."""
+    """Write an extract, or print what simulated sessions give; see the module's docstring.
+
+    The exit status is 0, or 1 when what was named is no A/A run, no extract or too short.
+    """
     parser = argparse.ArgumentParser(prog="python -m refill.report.aa")
     commands = parser.add_subparsers(dest="command", required=True)
     write = commands.add_parser("extract", help="write the trials of an A/A run to one file")
@@ -146,6 +182,17 @@ def main(arguments: Sequence[str]) -> int:
     run.add_argument("--sessions", type=int, default=200)
     run.add_argument("--seed", type=int, default=1)
     given = parser.parse_args(arguments)
+    source = given.results if given.command == "extract" else given.trials
+    try:
+        return _run(given)
+    except (RecordError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+    except ValueError as error:
+        sys.stderr.write(f"{source}: {error}\n")
+    return 1
+
+
+def _run(given: argparse.Namespace) -> int:
     if given.command == "extract":
         records = [
             read_json(path, "refill.round/1")
@@ -155,7 +202,8 @@ def main(arguments: Sequence[str]) -> int:
         text = json.dumps(extract(records), separators=(",", ":"))
         given.output.write_text(text + "\n", encoding="utf-8")
         return 0
-    extracted = json.loads(given.trials.read_text(encoding="utf-8"))
+    extracted = read_json(given.trials, SCHEMA)
+    print(HEADER)
     print("profile blocks factor faster slower equivalent undecidable worst-cell any-in-session")
     for profile, rounds in measured(extracted).items():
         for blocks in given.blocks:

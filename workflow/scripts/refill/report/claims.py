@@ -38,6 +38,7 @@ from refill.stats.verdict import (
 
 Record = Mapping[str, Any]
 
+OBSERVED = "an observation, not a comparison: it has no noise floor"
 VERDICTS = (REPRODUCED, CONTRADICTED, UNDECIDABLE, NOT_MEASURED)
 UNITS = {"drain_s": "s", "upload_s": "s", **dict.fromkeys(LATENCIES, "ms")}
 CLAIM_COLUMNS = (
@@ -142,24 +143,30 @@ def _claim_row(
     }
     label = " (embedded engine)" if any(r["engine"]["embedded"] for r in used) else ""
     if claim["statistic"] == "optimizer_seen":
-        return row | _decide_seen(claim, records, label)
+        return row | _decide_seen(claim, records, same, label)
     return row | _decide(claim, records, same, label)
 
 
-def _decide_seen(claim: Mapping[str, Any], records: Sequence[Record], label: str) -> dict[str, Any]:
+def _decide_seen(
+    claim: Mapping[str, Any], records: Sequence[Record], same: Sequence[Record], label: str
+) -> dict[str, Any]:
+    """Decide what was seen or not: an observation, on which no noise floor can be put.
+
+    All repeats must agree, and of a run that has twins these too.
+    """
     side = claim["left"]
-    looked = [
-        optimizer_seen(r, side["phase"], claim["optimizer"])
-        for r in records
-        if r["id"] == side["run"]
-    ]
+    mine = [r for r in records if r["id"] == side["run"]]
+    twins = [r for r in same if r not in mine] if any(r in same for r in mine) else []
+    looked = [optimizer_seen(r, side["phase"], claim["optimizer"]) for r in [*mine, *twins]]
     seen = [value for value in looked if isinstance(value, bool)]
     if not seen:
         reasons = [value for value in looked if isinstance(value, str)]
         return _not_measured(reasons, [] if looked else [side["run"]])
     verdict = judge_seen(seen, claim["direction"] == "seen")
     measured = ", ".join("seen" if value else "not seen" for value in seen) + label
-    return _decided(verdict, measured)
+    decided = _decided(verdict, measured)
+    left_out = [f"left out: {value}" for value in looked if isinstance(value, str)]
+    return decided | {"why": "; ".join([f"{verdict.why} ({OBSERVED})", *left_out])}
 
 
 def _decide(

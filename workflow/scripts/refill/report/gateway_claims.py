@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from refill.config.claims import figure_of
+from refill.config.claims import figure_of, growth_holds, published_log_growth
 from refill.report import text
 from refill.report.lookup import NOT_MEASURED
 from refill.report.rounds import (
@@ -16,7 +16,6 @@ from refill.report.rounds import (
     Record,
     asked_for,
     decided_cell,
-    published_log_growth,
     status_of,
     trials_by_round,
 )
@@ -240,7 +239,7 @@ def _log_growth(
         return row | _not_measured("; ".join(dict.fromkeys(missing)))
     shown = " against ".join(_bytes(values) for values in grown)
     direction = claim["direction"]
-    holds, opposite = _holds(direction, grown)
+    holds, opposite = growth_holds(direction, grown)
     verdict = REPRODUCED if holds else CONTRADICTED if opposite else UNDECIDABLE
     rounds = f"{sum(map(len, grown))} rounds"
     why = {
@@ -256,16 +255,6 @@ def _log_growth(
         "verdict": verdict,
         "why": why,
     }
-
-
-def _holds(direction: str, grown: Sequence[Sequence[int]]) -> tuple[bool, bool]:
-    """Return whether the statement holds in all rounds, and whether its opposite does."""
-    if direction == "zero":
-        return not any(grown[0]), all(grown[0])
-    left, right = grown
-    if direction == "equal":
-        return len({*left, *right}) == 1, not {*left} & {*right}
-    return min(left) > max(right), max(left) <= min(right)
 
 
 def _bytes(values: Sequence[int]) -> str:

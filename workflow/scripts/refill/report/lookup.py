@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from refill.report import text
@@ -13,6 +14,10 @@ SHARES = ("recall_mean", "visible_share_min")
 """Statistics that are compared by difference; all others by factor."""
 
 NOT_MEASURED = "not measured"
+
+# What the driver's clock and its calls can tell apart. Not the clock's own step of 1 ns: two calls
+# of it from Python lie about this far from each other.
+CLOCK_S = 1e-6
 
 
 def phase_of(record: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
@@ -56,7 +61,9 @@ def figure(
 
     `statistic` is a latency or `recall_mean` (of `loop` in `phase`), `visible_share_min` (of
     `phase`), `drain_s` (of the first draining, or of `followup-draining`) or `upload_s`. A drain
-    shorter than the time between two polls is known as at most that.
+    shorter than the time between two polls is known as at most that. The resolution of a value is
+    the time between two polls, the clock's, one point of a share or one hit of all that were asked
+    for.
     """
     name = f"{record['id']} repeat {record['repeat']}"
     if not usable(record):
@@ -73,23 +80,41 @@ def figure(
         resolved, drain = float(record["sampler"]["draining"]["poll_s"]), float(measured)
         if drain < resolved and block.get("outcome") != "drain_limit":
             return Value(resolved, at_most=True)
-        return Value(drain, block.get("outcome") == "drain_limit")
+        return _value(drain, resolved, name, statistic, block.get("outcome") == "drain_limit")
     if statistic == "upload_s":
         paced = block["upload"].get("paced_at")
         if paced:
             return f"the upload of {name} is paced at {paced:,} points/s"
-        return Value(float(block["seconds"]))
+        return _value(block["seconds"], CLOCK_S, name, statistic)
     if statistic == "visible_share_min":
         share = block.get("visible_share")
-        return Value(float(share["min"])) if share else f"{name} has no visible count in {phase}"
+        if not share:
+            return f"{name} has no visible count in {phase}"
+        return _value(share["min"], 1 / record["corpus"]["points"], name, statistic)
     stats = block.get(loop or "")
     if not stats or stats.get(statistic) is None:
         return f"{name} has no {loop}-loop answer in {phase}"
-    return Value(float(stats[statistic]), is_lower_bound(stats, statistic, timeout_s(record)))
+    if statistic == "recall_mean":
+        asked_for = stats["n"] * record["sampler"]["limit"]
+        return _value(stats[statistic], 1 / asked_for, name, statistic)
+    bound = is_lower_bound(stats, statistic, timeout_s(record))
+    return _value(stats[statistic], CLOCK_S * 1e3, name, statistic, bound)
+
+
+def _value(
+    number: float, resolution: float, name: str, statistic: str, bound: bool = False
+) -> Value | str:
+    if not isfinite(number):
+        return f"{name} has {statistic} {number}, which is no number"
+    return Value(float(number), bound, resolution=resolution)
 
 
 def optimizer_seen(record: Mapping[str, Any], phase: str, optimizer: str) -> bool | str:
-    """Return whether `optimizer` was seen running in `phase`, or the reason why none can tell."""
+    """Return whether `optimizer` was seen in `phase`, or the reason why none can tell.
+
+    Seen is what ran in a poll or had been completed since the phase began. That it was not there
+    needs as many polls as a drain needs to be called idle.
+    """
     name = f"{record['id']} repeat {record['repeat']}"
     if not usable(record):
         return f"{name} is {status_of(record)}"
@@ -98,4 +123,9 @@ def optimizer_seen(record: Mapping[str, Any], phase: str, optimizer: str) -> boo
         return f"{name} has no phase {phase}"
     if not block.get("polls"):
         return f"{name} was not polled in {phase}"
-    return optimizer in block["optimizers_seen"]
+    if optimizer in block["optimizers_seen"]:
+        return True
+    polls, wanted = block["polls"], record["sampler"]["draining"]["idle_polls"]
+    if polls < wanted:
+        return f"{name} was polled {polls} times in {phase}: {wanted} at least tell what is idle"
+    return False

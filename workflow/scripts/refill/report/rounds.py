@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from refill.config.claims import published_log_growth
 from refill.report.files import write_csv
 from refill.report.lookup import NOT_MEASURED
 from refill.report.machine import mixed
@@ -357,15 +358,6 @@ def aof_table(
     table = pd.DataFrame(rows).reindex(columns=list(AOF_COLUMNS))
     # Whole numbers stay whole beside rows that have none.
     return table.astype(dict.fromkeys(_WHOLE, "Int64"))
-
-
-def published_log_growth(
-    published: Mapping[str, Any], profile: str, cell: str
-) -> Mapping[str, Sequence[int]]:
-    """Return by image what the log grew by in each published round, in bytes."""
-    name = "warm" if cell == "warm" else f"cold_{'en' if profile == 'on-main' else 'dis'}abled"
-    growth: Mapping[str, Sequence[int]] = published["aof_growth_bytes"][name]
-    return growth
 
 
 def _aof_row(mine: Sequence[Record], cell: str, profile: str, expected: Expected) -> dict[str, Any]:

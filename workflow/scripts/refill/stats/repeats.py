@@ -7,6 +7,12 @@ identical runs and one run a side its factor is large, since two values say litt
 To call every effect that exceeds the bare spread of two identical runs would be wrong half of the
 time.
 
+Identical runs can be equal by chance, or because a share cannot exceed 1: that is no proof of no
+noise. So the noise is never below what a figure's resolution alone makes of it: a step of width h
+has the standard deviation h / sqrt(12) (a uniform error; W. F. Sheppard, Proc. London Math. Soc.
+29, 1898), and no effect within one step is called. Where the resolution is not known either, the
+noise is not known.
+
 Source: the pooled variance of a one-way layout, as in every textbook; for benchmarks T. Kalibera
 and R. Jones, ISMM 2013 (cited in `refill.stats.resampling`).
 """
@@ -22,7 +28,15 @@ import numpy as np
 from refill.stats.ratios import FASTER, LEVEL, MARGIN, SLOWER, Comparison, Interval, ratio_verdict
 from refill.stats.resampling import ratio_interval
 from refill.stats.student import two_sided
-from refill.stats.verdict import CONTRADICTED, REPRODUCED, UNDECIDABLE, Floor, Value, judge
+from refill.stats.verdict import (
+    CONTRADICTED,
+    NO_SPREAD,
+    REPRODUCED,
+    UNDECIDABLE,
+    Floor,
+    Value,
+    judge,
+)
 
 
 @dataclass(frozen=True)
@@ -30,7 +44,8 @@ class Noise:
     """Pooled standard deviation of runs that are the same, of logarithms if `relative`.
 
     `df` are its degrees of freedom, `runs` the number of runs it rests on. `size` is None where it
-    cannot be formed, and `why` says why.
+    cannot be formed, and `why` says why. `step` is the resolution of the figures on the same scale,
+    the least half width; `what` names in sentences what the size comes from.
     """
 
     size: float | None
@@ -38,12 +53,15 @@ class Noise:
     runs: int
     relative: bool
     why: str = ""
+    step: float = 0.0
+    what: str = "the noise"
 
     def half_width(self, left: int, right: int, level: float = LEVEL) -> float | None:
         """Return the half width of the interval on an effect of `left` against `right` runs."""
         if self.size is None:
             return None
-        return two_sided(level, self.df) * self.size * math.sqrt(1 / left + 1 / right)
+        half = two_sided(level, self.df) * self.size * math.sqrt(1 / left + 1 / right)
+        return max(half, self.step)
 
     def floor(self, left: int, right: int) -> Floor:
         """Return the smallest effect that this noise allows to be called."""
@@ -51,7 +69,7 @@ class Noise:
         if half is None:
             return Floor(None, self.runs, self.relative, self.why)
         size = math.exp(half) if self.relative else half
-        return Floor(size, self.runs, self.relative, what="the noise")
+        return Floor(size, self.runs, self.relative, what=self.what)
 
 
 def noise(same: Sequence[Value], repeats: Sequence[Sequence[Value]], relative: bool) -> Noise:
@@ -80,8 +98,21 @@ def noise(same: Sequence[Value], repeats: Sequence[Sequence[Value]], relative: b
         parts = [scale(np.array([v.value for v in group])) for group in kept]
         squares = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
         df = runs - len(kept)
-        return Noise(math.sqrt(squares / df), df, runs, relative)
+        step = _step([*same, *(value for group in plain for value in group)], relative)
+        measured, least = math.sqrt(squares / df), step / math.sqrt(12)
+        if not max(measured, least):
+            return Noise(None, 0, runs, relative, NO_SPREAD)
+        if measured < least:
+            return Noise(least, df, runs, relative, step=step, what="the resolution's noise")
+        return Noise(measured, df, runs, relative, step=step)
     return Noise(None, 0, runs, relative, why)
+
+
+def _step(values: Sequence[Value], relative: bool) -> float:
+    """Return the coarsest resolution of `values`: of their logarithms if `relative`."""
+    if not relative:
+        return max(value.resolution for value in values)
+    return max(math.log1p(v.resolution / v.value) for v in values if v.value > 0)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ is every effect while fewer than two identical runs are there to tell.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,25 +16,37 @@ CONTRADICTED = "contradicted"
 UNDECIDABLE = "undecidable"
 NOT_MEASURED = "not measured"
 
+NO_SPREAD = "the identical runs measured exactly the same, which says nothing on their noise"
+
 
 @dataclass(frozen=True)
 class Value:
     """One measured value; `bound` marks a lower bound (a timeout, a drain that hit its limit).
 
     `at_most` marks an upper one: a time that is shorter than what the polls can resolve.
+    `resolution` is the step between two values that could have been measured, in the same unit
+    (one point of a share, the time between two polls); 0 where it is not known.
+    Raises ValueError for what is no number, or a resolution below 0.
     """
 
     value: float
     bound: bool = False
     at_most: bool = False
+    resolution: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.value):
+            raise ValueError(f"a measured value is a number, not {self.value}")
+        if not (math.isfinite(self.resolution) and self.resolution >= 0):
+            raise ValueError(f"a resolution is 0 or more, not {self.resolution}")
 
 
 @dataclass(frozen=True)
 class Floor:
     """Noise floor of one statistic: `size` is a factor (1.0 = none) or, for shares, a difference.
 
-    `runs` is the number of identical runs it rests on; `size` is None below two, or when one of the
-    values is only a lower bound. `what` names the size in sentences.
+    `runs` is the number of identical runs it rests on; `size` is None below two, when one of the
+    values is only a lower bound, or when all are equal. `what` names the size in sentences.
     """
 
     size: float | None
@@ -63,6 +76,8 @@ def noise_floor(values: Sequence[Value], relative: bool) -> Floor:
     if any(v.at_most for v in values):
         return Floor(None, n, relative, "one of the identical runs is too short to be resolved")
     low, high = min(v.value for v in values), max(v.value for v in values)
+    if low == high:
+        return Floor(None, n, relative, NO_SPREAD)
     if not relative:
         return Floor(high - low, n, relative)
     if low <= 0:
