@@ -69,7 +69,7 @@ def config(docker_client: Any, base_image: str, tmp_path_factory: pytest.TempPat
 def project(config: Any, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project after one run of `all`: eight rounds, the proof, two optimizer runs."""
     made = make(tmp_path_factory.mktemp("a project") / "in containers", config)
-    code, text = made.run("all", timeout_s=900)
+    code, text = made.run("all", timeout_s=1500)
     assert code == 0, text
     return made
 
@@ -228,7 +228,7 @@ def test_a_killed_driver_leaves_no_container_and_the_rerun_completes(
     code, text = project.run("--unlock")
     assert code == 0, text
     assert project.planned() == {"round_on": 1, **GATHERED}
-    code, text = project.run("all", "--rerun-incomplete", timeout_s=300)
+    code, text = project.run("all", "--rerun-incomplete", timeout_s=600)
     assert code == 0, text
     record = project.json(target)
     assert record["valid"], record["invalid"]
