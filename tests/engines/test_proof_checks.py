@@ -26,6 +26,7 @@ from refill.proofs.disk import IMAGE_NAME, Disk, remove_leftovers
 from refill.proofs.engines import QDRANT, Archives
 from refill.proofs.findings import (
     FAIL,
+    IMAGES,
     NOT_RUN,
     PASS,
     VOID,
@@ -38,7 +39,7 @@ from refill.proofs.ledger import Ledger, numbers_of
 from refill.proofs.measure import Files, prove
 from refill.proofs.servers import DEFAULT, REDIS_7, Server, find
 from refill.proofs.subject import Subject
-from refill.proofs.suite import with_void_controls
+from refill.proofs.suite import CHECKS, judge, with_void_controls
 from refill.proofs.world import Life, World
 
 SET_NONE = b"server.set_repl(server.REPL_NONE)\n"
@@ -339,6 +340,25 @@ def test_cleaning_a_disk_tries_every_step_and_finds_a_removed_image(
     assert len(ran) == 3
 
 
+def test_a_proof_without_one_of_its_checks_is_not_valid() -> None:
+    entries = [
+        {
+            "id": check.id, "image": image, "server": DEFAULT, "outcome": PASS, "why": "",
+            "required": not check.needs,
+        }
+        for check in CHECKS
+        for image in IMAGES
+    ]  # fmt: skip
+    assert judge(entries) == []
+    assert judge(entries[1:]) == [f"{CHECKS[0].id} (old): is not in the proof"]
+    # Root is missing on some machines; a fault of the harness is another matter.
+    optional = next(made for made in entries if not made["required"])
+    optional |= {"outcome": NOT_RUN, "why": "needs root"}
+    assert judge(entries) == []
+    optional |= {"why": "harness: [Errno 28] No space left on device"}
+    assert len(judge(entries)) == 1
+
+
 # ---- entries, servers, archives
 
 
@@ -375,6 +395,10 @@ def test_servers_are_found_by_what_they_say_they_are(tmp_path: Path) -> None:
     wrong.chmod(0o755)
     with pytest.raises(EngineError, match="no Valkey or Redis server"):
         find({REDIS_7: str(wrong)})
+    # The right kind of server under a name that stands for another one.
+    wrong.write_text("#!/bin/sh\necho Redis server v=7.0.15 sha=0\n")
+    with pytest.raises(EngineError, match=r"is Redis 7.0.15, and the name stands for Valkey 8.1"):
+        find({DEFAULT: str(wrong)})
 
 
 def test_an_archive_with_a_script_that_nobody_calls_is_refused(tmp_path: Path) -> None:

@@ -42,7 +42,8 @@ def every_file(folder: Path) -> list[str]:
 def test_untouched_results_verify(manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(manifest)]) == 0
     printed = capsys.readouterr()
-    assert "records, tables and report are what the ledgers give" in printed.out
+    assert "5 records counted again from ledgers; " in printed.out
+    assert " tables made again from records; 1 page made again from records" in printed.out
     assert "note: " not in printed.out
     assert printed.err == ""
 
@@ -254,6 +255,38 @@ def test_what_the_manifest_says_of_the_runs_is_held_against_the_records(copied: 
     seal(copied)
     (line,) = verify(copied)
     assert line.startswith('manifest.json: runs[0].started_at: says "2020-01-01T00:00:00Z", the ')
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        lambda record: record.update(host=None),
+        lambda record: record.update(started_at=5),
+        lambda record: record.update(attempt={}),
+        lambda record: record.update(ledger=-1),
+    ],
+)
+def test_a_record_of_another_form_is_told_and_the_others_are_looked_at(
+    copied: Path, spoilt: Any
+) -> None:
+    rewritten(copied.parent.parent / RUN, spoilt)
+    table = copied.parent / "tables/aof.csv"
+    table.write_text(table.read_text().replace("cold", "warm"))
+    seal(copied)
+    found = verify(copied)
+    assert any("not in the form that this workflow writes" in line for line in found), found
+    assert any("tables/aof.csv" in line for line in found), found
+
+
+def test_a_folder_and_a_deep_file_are_refused_in_words(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(copied.parent)]) == 2
+    assert "is a folder: give the manifest.json in it" in capsys.readouterr().err
+    deep = copied.with_name("deep.json")
+    deep.write_text("[" * 200_000)
+    assert main(["verify", str(deep)]) == 2
+    assert "is nested too deeply" in capsys.readouterr().err
 
 
 def test_without_its_crate_the_manifest_is_not_taken_for_whole(copied: Path) -> None:

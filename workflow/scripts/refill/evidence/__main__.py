@@ -93,10 +93,8 @@ def _verify(options: argparse.Namespace) -> int:
     if found.differences:
         sys.stderr.write(f"{options.manifest}: {len(found.differences)} differences\n")
         return DIFFERENT
-    also = "; records, tables and report are what the ledgers give"
-    sys.stdout.write(
-        f"{options.manifest}: every file is as it was{'' if options.files_only else also}\n"
-    )
+    also = f"; {found.done}" if found.done else ""
+    sys.stdout.write(f"{options.manifest}: every file is as it was{also}\n")
     return SAME
 
 

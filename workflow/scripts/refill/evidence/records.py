@@ -81,6 +81,8 @@ def read_json(path: Path, schema: str | None = None) -> dict[str, Any]:
             f"{path}: not JSON (line {error.lineno}: {error.msg}; {len(text)} characters, "
             f"beginning with {text[:20]!r}); delete the file and run the workflow again"
         ) from error
+    except RecursionError:
+        raise RecordError(f"{path}: is nested too deeply for a record") from None
     if not isinstance(value, dict):
         raise RecordError(f"{path}: holds {type(value).__name__}, a record is an object")
     if schema is not None and value.get("schema") != schema:

@@ -9,8 +9,10 @@ the records, and the manifest itself is held against the crate that was made aft
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -33,14 +35,19 @@ from refill.evidence.records import RecordError, canonical_json, read_json
 from refill.evidence.withheld import read_withheld
 
 Files = Mapping[str, Mapping[str, Any]]
+Look = partial[list[str]]
 
 
 @dataclass
 class Findings:
-    """What a verification found: `differences`, one a line, and `notes` that are none."""
+    """What a verification found: `differences`, one a line, and `notes` that are none.
+
+    `done` says which figures were made again.
+    """
 
     differences: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    done: str = ""
 
 
 def verify(manifest_path: Path, project: Path | None = None) -> list[str]:
@@ -68,22 +75,63 @@ def inspect(manifest_path: Path, project: Path | None = None, figures: bool = Tr
         wrong, notes = engine_homes.differences(work, project, path)
         found.differences += wrong
         found.notes += notes
-    found.differences += disagreements(work, manifest["results"], changed)
+    looks: list[Look] = [partial(disagreements, work, manifest["results"], changed)]
     if figures and (whole := _whole_records(manifest["results"], work, changed)):
-        found.differences += _told_otherwise(manifest, work, project)
-        found.differences += unlike_attempts(manifest)
-        for path in whole:
-            found.differences += recounted.differences(work, path)
-        images = _of_kind(manifest["results"], "image")
-        for path in images:
-            found.differences += image_archives.differences(work, path)
-        asked = [path for path in whole if path not in manifest["not_asked_for"]]
-        found.differences += image_archives.unlike_measured(work, images, asked)
-        found.differences += written_plans.differences(manifest, work, project)
-        found.differences += remade.differences(manifest["written"], work, manifest["results"])
-    found.differences += crate_check.check(work)
+        looks += _figures(manifest, work, project, whole)
+        found.done = _done(manifest, whole)
+    looks.append(partial(crate_check.check, work))
+    for look in looks:
+        found.differences += _guarded(look)
     found.notes += _other_code(manifest)
     return found
+
+
+def _figures(
+    manifest: Mapping[str, Any], work: Path, project: Path, whole: Sequence[str]
+) -> list[Look]:
+    """Return what makes the figures again; `whole` are the records, which can all be read."""
+    results = manifest["results"]
+    images = _of_kind(results, "image")
+    asked = [path for path in whole if path not in manifest["not_asked_for"]]
+    return [
+        partial(_told_otherwise, manifest, work, project),
+        partial(unlike_attempts, manifest),
+        *(partial(recounted.differences, work, path) for path in whole),
+        *(partial(image_archives.differences, work, path) for path in images),
+        partial(image_archives.unlike_measured, work, images, asked),
+        partial(written_plans.differences, manifest, work, project),
+        partial(remade.differences, manifest["written"], work, results),
+    ]
+
+
+def _guarded(look: Look) -> list[str]:
+    """Look; what is in no form that this code writes is a difference, and the others are seen."""
+    try:
+        return look()
+    except RecordError as error:
+        return [str(error)]
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        paths = ", ".join(str(argument) for argument in look.args if isinstance(argument, str))
+        return [
+            f"{paths or 'the results'}: not in the form that this workflow writes: "
+            f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno}): "
+            "something that is named here was edited by hand, or is of another version"
+        ]
+
+
+def _done(manifest: Mapping[str, Any], whole: Sequence[str]) -> str:
+    """Say what was made again, for the line of success."""
+    made = [path for entry in manifest["written"] for path in entry["output"].values()]
+    tables = sum(path.endswith(".csv") for path in made)
+    proofs = sum(path.startswith("results/proofs/") for path in whole)
+    parts = (
+        (len(whole) - proofs, "record", "counted again from ledgers"),
+        (tables, "table", "made again from records"),
+        (len(made) - tables, "page", "made again from records"),
+        (proofs, "proof", "added up from its checks, which only a new proof can make again"),
+    )
+    return "; ".join(f"{n} {what}{'s' * (n > 1)} {done}" for n, what, done in parts if n)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

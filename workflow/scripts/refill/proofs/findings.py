@@ -21,6 +21,8 @@ PUBLISHED, BEYOND = "published", "beyond"
 PASS, FAIL, VOID, NOT_RUN = "pass", "fail", "void", "not run"
 OUTCOMES = (PASS, FAIL, VOID, NOT_RUN)
 IMAGES = ("old", "new")
+# What was not run for a fault of the proof itself is told from what a machine lacks.
+HARNESS = "harness"
 
 
 class NotRunError(Exception):
@@ -113,7 +115,7 @@ def run_check(check: Check, subject: Subject) -> dict[str, Any]:
         outcome = found.outcome
     except NotRunError as error:
         outcome, why = _cut_short(found, str(error))
-    except (RedisError, EngineError) as error:
+    except (RedisError, EngineError, ConnectionError, TimeoutError) as error:
         found.failures.append(f"{type(error).__name__}: {error}")
         outcome = FAIL
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -125,7 +127,7 @@ def run_check(check: Check, subject: Subject) -> dict[str, Any]:
         )
         outcome = FAIL
     except (OSError, subprocess.SubprocessError) as error:
-        outcome, why = _cut_short(found, f"harness: {type(error).__name__}: {error}")
+        outcome, why = _cut_short(found, f"{HARNESS}: {type(error).__name__}: {error}")
     return entry(
         check, subject, outcome, why or "; ".join((*found.failures, *found.void)), found.evidence,
         time.monotonic() - began,

@@ -28,6 +28,8 @@ DEFAULT = "valkey-8.1"
 VALKEY_9, REDIS_7 = "valkey-9", "redis-7"
 START_S = 30.0
 REWRITE_S = 60.0
+# What the records and tables mean by these names.
+_STANDS_FOR = {DEFAULT: "Valkey 8.1.", VALKEY_9: "Valkey 9.", REDIS_7: "Redis 7."}
 _VERSION = re.compile(r"(Valkey|Redis) server v=(\S+)")
 
 
@@ -140,7 +142,14 @@ def _program(name: str, path: Path, given: str | None) -> Program:
         if given is None and name != DEFAULT:
             return _none(name, f"its program does not start here: {why}")
         raise EngineError(f"proof: {name}: {path.name} is no Valkey or Redis server: {why}")
-    return Program(name, path, match[1], match[2])
+    product, version = match[1], match[2]
+    stands_for = _STANDS_FOR.get(name)
+    if stands_for is not None and not f"{product} {version}".startswith(stands_for):
+        raise EngineError(
+            f"proof.servers.{name}: {path.name} is {product} {version}, and the name stands for "
+            f"{stands_for}x: give that server, or this one under a name of its own"
+        )
+    return Program(name, path, product, version)
 
 
 class Server(OpensParts):

@@ -17,7 +17,17 @@ from refill.proofs import (
     tracing,
     whole,
 )
-from refill.proofs.findings import FAIL, NOT_RUN, PASS, VOID, Check, entry, run_check
+from refill.proofs.findings import (
+    FAIL,
+    HARNESS,
+    IMAGES,
+    NOT_RUN,
+    PASS,
+    VOID,
+    Check,
+    entry,
+    run_check,
+)
 from refill.proofs.servers import DEFAULT
 from refill.proofs.subject import Scale, Subject
 
@@ -105,15 +115,23 @@ def _disk_of(id_: str) -> str:
 def judge(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     """Give why the proof is not valid; [] when it is.
 
-    What counts is the default server: each of its checks must pass. A check that needs what this
-    machine does not have (root, strace) may be `not run`; a check that is void says nothing, and
-    that is no proof. Other servers are told of, and decide nothing.
+    What counts is the default server: each of its checks must be there and pass. A check that needs
+    what this machine does not have (root, strace) may be `not run`, but not for a fault of the
+    proof itself; a check that is void says nothing, and that is no proof. Other servers are told
+    of, and decide nothing.
     """
-    found = []
+    there = {(made["id"], made["image"]) for made in entries if made["server"] == DEFAULT}
+    found = [
+        f"{check.id} ({image}): is not in the proof"
+        for check in CHECKS
+        for image in IMAGES
+        if there and (check.id, image) not in there
+    ]
     for made in entries:
         if made["server"] != DEFAULT or made["outcome"] == PASS:
             continue
-        if made["outcome"] in (FAIL, VOID) or made["required"]:
+        faulty = made["why"].startswith(f"{HARNESS}:")
+        if made["outcome"] in (FAIL, VOID) or made["required"] or faulty:
             found.append(f"{made['id']} ({made['image']}): {made['outcome']}: {made['why']}")
     if not any(made["server"] == DEFAULT for made in entries):
         found.append(f"nothing was tried on {DEFAULT}")

@@ -55,7 +55,7 @@ def drift(trials: Trials, controls: Mapping[str, Trials]) -> Drift:
 
 
 def lost_gauges(controls: Mapping[str, Trials]) -> list[str]:
-    """Return the engines that are there in no round of an arm: what moved cannot be told by them."""
+    """Return the engines that are in no round of an arm: they cannot tell what moved."""
     return [name for name, other in controls.items() if not all(other.values())]
 
 
