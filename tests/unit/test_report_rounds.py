@@ -334,6 +334,33 @@ def test_a_native_engine_is_a_drift_control_of_its_cell(records: list[dict[str, 
     assert native["p95_drift_controls"] == ""
 
 
+@pytest.mark.parametrize("lost", [["new-1"], ["new-1", "new-2"]])
+@pytest.mark.parametrize("how", ["absent", "wrong"])
+def test_a_gauge_that_a_round_lost_makes_no_verdict_firmer(
+    records: list[dict[str, Any]], lost: list[str], how: str
+) -> None:
+    for record in records:
+        gone = record["round"].removeprefix("on-main/") in lost
+        if gone and how == "absent":
+            record["natives"] = {"opensearch": {"status": "not measured", "why": "a jar changed"}}
+            continue
+        for cell in [c for c in record["cells"] if c["profile"] == "cold"]:
+            native = copy.deepcopy(cell) | {"engine": "opensearch"}
+            native["invalid"] = ["1 response was wrong"] if gone else []
+            for trial in native["trials"]:
+                trial["stats"] |= {"p50_ms": 1.0, "p95_ms": 2.0 if record["image"] == "old" else 1}
+            record["cells"].append(native)
+    expected = replace(EXPECTED, engines=["gateway", "opensearch"])
+    found = cold(rounds_table(records, expected, PUBLISHED))
+    # Without any gauge it is `faster`, see above.
+    assert found["p95_verdict"] == "undecidable"
+    if len(lost) == 1:
+        assert found["p95_drift_controls"] == "opensearch 0.500"
+    else:
+        assert found["p95_drift_controls"] == "opensearch lost"
+        assert "was lost in all rounds of an image" in found["p95_why"]
+
+
 def test_an_aa_run_counts_false_verdicts(records: list[dict[str, Any]]) -> None:
     same = replace(EXPECTED, images={"old": "gateway-old", "new": "gateway-old"})
     table = aa_table(records, same, PUBLISHED)

@@ -92,7 +92,7 @@ def sentence(table: pd.DataFrame) -> str:
     if not false:
         return f"{found}, so none in this session"
     by_cell = table.groupby(list(_CELL), sort=False, dropna=False)["false"].agg(["sum", "size"])
-    worst = by_cell.loc[by_cell["sum"].idxmax()]
+    worst = by_cell.sort_values("sum", ascending=False, kind="stable").iloc[0]
     cells = int((by_cell["sum"] > 0).sum())
     return (
         f"{found}, in {cells} of {len(by_cell)} cells, in the worst {worst['sum']} of "
