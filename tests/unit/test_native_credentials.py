@@ -33,9 +33,9 @@ def test_what_was_sent_to_be_let_in_is_known_again(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_answer_of_another_form_is_an_error_in_words() -> None:
-    with pytest.raises(EngineError, match=r"/_nodes: the answer is not of the form.*'nodes'"):
-        with understood("/_nodes"):
-            {}["nodes"]
+    wanted = r"/_nodes: the answer is not of the form.*'nodes'"
+    with pytest.raises(EngineError, match=wanted), understood("/_nodes"):
+        {}["nodes"]
 
 
 def test_all_variables_of_keys_and_passwords_are_known_wherever_they_stand() -> None:

@@ -139,10 +139,15 @@ def _against_floor(effect: float, floors: Sequence[Floor], claimed: bool) -> Ver
     if missing:
         return Verdict(UNDECIDABLE, f"no noise floor: {missing[0].why}", effect)
     floor, what = max((f.size, f.what) for f in floors if f.size is not None)
-    show = f"{effect:.2f}x" if floors[0].relative else f"{effect:.3f}"
-    against = f"{floor:.2f}x" if floors[0].relative else f"{floor:.3f}"
+    show = f"{effect:.2f}x" if floors[0].relative else _share(effect)
+    against = f"{floor:.2f}x" if floors[0].relative else _share(floor)
     spread = f"{what} {against} over {min(f.runs for f in floors)} identical runs"
     if effect <= floor:
         return Verdict(UNDECIDABLE, f"effect {show} is within {spread}", effect, floor)
     verdict = REPRODUCED if claimed else CONTRADICTED
     return Verdict(verdict, f"effect {show} against {spread}", effect, floor)
+
+
+def _share(size: float) -> str:
+    """Return a difference of shares; a tiny one is not shown as 0."""
+    return f"{size:.3f}" if size >= 0.001 else f"{size:.1g}"
