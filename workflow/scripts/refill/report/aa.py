@@ -91,17 +91,11 @@ def sentence(table: pd.DataFrame) -> str:
     found = f"A/A: {false} of {total} verdicts are false ({false / total:.1%})"
     if not false:
         return f"{found}, so none in this session"
-<<<<<<< HEAD
-    by_cell = table.groupby(list(_CELL), sort=False, dropna=False)["false"].agg(["sum", "size"])
-    worst = by_cell.sort_values("sum", ascending=False, kind="stable").iloc[0]
-    cells = int((by_cell["sum"] > 0).sum())
-=======
     by_cell: dict[tuple[Any, ...], list[bool]] = {}
     for row in table.to_dict("records"):
         by_cell.setdefault(tuple(row[key] for key in _CELL), []).append(bool(row["false"]))
     worst = max(by_cell.values(), key=sum)
     cells = sum(map(any, by_cell.values()))
->>>>>>> fix7b
     return (
         f"{found}, in {cells} of {len(by_cell)} cells, in the worst {sum(worst)} of "
         f"{len(worst)}; so this session holds a false one"
