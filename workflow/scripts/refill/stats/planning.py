@@ -13,6 +13,7 @@ A spread of four rounds is itself known to a factor of two or so: read the numbe
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 
 from refill.stats.ratios import LEVEL, MARGIN, PER_BLOCK, spread
 from refill.stats.resampling import Rounds
@@ -51,10 +52,13 @@ def blocks_to_decide(
     # One tail of what the power leaves, or one half of it on each side.
     tail = POWER if alike else 2 * POWER - 1
     size = edge if alike else effect
-    for blocks in range(1, MOST_BLOCKS + 1):
+
+    def decides(blocks: int) -> bool:
         rounds = PER_BLOCK * blocks
         df = 2 * rounds - 1 - (blocks if in_blocks else 1)
         error = math.sqrt(variance * 2 / rounds)
-        if (two_sided(level, df) + two_sided(tail, df)) * error <= size:
-            return blocks
-    return None
+        return (two_sided(level, df) + two_sided(tail, df)) * error <= size
+
+    # Each further block narrows the interval, so the first that decides is found by halving.
+    found = bisect_left(range(1, MOST_BLOCKS + 1), True, key=decides) + 1
+    return found if found <= MOST_BLOCKS else None

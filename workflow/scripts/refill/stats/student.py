@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-STEPS = 200
-
 
 def inside(t: float, df: int) -> float:
     """Return the probability that |T| <= `t` (`t` >= 0) with `df` degrees of freedom.
@@ -34,7 +32,7 @@ def inside(t: float, df: int) -> float:
     return math.sin(theta) * total
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def two_sided(level: float, df: int) -> float:
     """Return the t for which |T| <= t has probability `level` (0.95 with 2: 4.303).
 
@@ -45,8 +43,8 @@ def two_sided(level: float, df: int) -> float:
     low, high = 0.0, 1.0
     while inside(high, df) < level:
         high *= 2
-    for _ in range(STEPS):
-        middle = (low + high) / 2
+    # Until no number lies between the two.
+    while low < (middle := (low + high) / 2) < high:
         if inside(middle, df) < level:
             low = middle
         else:
