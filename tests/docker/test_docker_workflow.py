@@ -204,13 +204,13 @@ def test_a_killed_driver_leaves_no_container_and_the_rerun_completes(
     # Long enough to be found in the middle.
     counts = {**config["rounds"]["counts"], "warm": 2000}
     configure(project, with_rounds(config, counts=counts, engines=["gateway"]))
-    snakemake = project.start(target)
     log = project.folder / "results/logs/rounds/on-main/new-2.log"
+    log.unlink()
+    snakemake = project.start(target)
 
     def measuring() -> bool:
-        return "warm, read-document, gateway, 1 client" in (
-            log.read_text() if log.exists() else ""
-        ) or (snakemake.poll() is not None)
+        told = log.read_text() if log.exists() else ""
+        return "warm, read-document, gateway, 1 client" in told or snakemake.poll() is not None
 
     wait_for(measuring, 120, 0.05)
     assert snakemake.poll() is None, (project.folder / "output.txt").read_text()[-3000:]
