@@ -98,7 +98,7 @@ class KeptSystem:
         """Measure a small round whose driver asks the gateway through the proxy."""
         lent: list[LentStack] = []
 
-        def make(parts: Parts, scratch: Path, logs: Path) -> LentStack:
+        def make(parts: Parts, scratch: Path, logs: Path, _: object = None) -> LentStack:
             if self.stack is None:
                 self.stack = GatewayStack(parts, scratch, logs)
                 self.stack.__enter__()
