@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -88,18 +89,39 @@ def test_what_the_default_profile_sets_is_repeated(name: str) -> None:
 def test_the_status_of_a_job_in_the_words_of_snakemake(
     tmp_path: Path, state: str, said: str
 ) -> None:
-    for name, text in (("squeue", ""), ("sacct", state)):
-        program = tmp_path / name
-        program.write_text(f"#!/bin/sh\necho '{text}'\n" if text else "#!/bin/sh\nexit 1\n")
+    squeue = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+    sacct = f"echo '{state}'" if state else "exit 1"
+    assert status(tmp_path, squeue, sacct) == f"{said}\n"
+
+
+def status(folder: Path, squeue: str, sacct: str) -> str:
+    """Ask for a job's status with these programs in the place of Slurm's."""
+    for name, text in (("squeue", squeue), ("sacct", sacct)):
+        program = folder / name
+        program.write_text(f"#!/bin/sh\n{text}\n")
         program.chmod(0o755)
     done = subprocess.run(
         [WORKFLOW / "profiles/cluster-generic/status.sh", "12"],
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        env={"PATH": f"{folder}:/usr/bin:/bin", "TMPDIR": str(folder)},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout == f"{said}\n"
+    return done.stdout
+
+
+def test_a_controller_that_does_not_answer_says_nothing_of_the_job_for_a_while(
+    tmp_path: Path,
+) -> None:
+    silent = "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1"
+    assert status(tmp_path, silent, "exit 1") == "running\n"
+    (mark,) = tmp_path.glob("refill-no-answer-*")
+    os.utime(mark, (0, 0))
+    assert status(tmp_path, silent, "exit 1") == "failed\n"
+    assert status(tmp_path, "echo RUNNING", "exit 1") == "running\n"
+    assert list(tmp_path.glob("refill-no-answer-*")) == []
+    # Accounting knows, although the controller is silent.
+    assert status(tmp_path, silent, "echo COMPLETED") == "success\n"
 
 
 def test_needs_grow_with_what_is_measured() -> None:

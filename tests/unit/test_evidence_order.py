@@ -81,3 +81,12 @@ def test_records_that_are_not_there_or_not_asked_for_do_not_disturb_the_order() 
     assert found["as_planned"] is True
     assert found["apart"] == []
     assert run_order([], PLAN, [])["invocations"] == []
+
+
+def test_nodes_of_a_cluster_measure_side_by_side_each_in_the_order_of_the_plan() -> None:
+    runs, attempts = made(1, 9, 3, invocations=[FIRST, FIRST, FIRST])
+    nodes = {PLAN[0]: "n1", PLAN[1]: "n1", PLAN[2]: "n2"}
+    found = run_order(runs, PLAN, attempts, nodes)
+    assert found["as_planned"] is True
+    assert found["apart"] == []
+    assert run_order(runs, PLAN, attempts, {**nodes, PLAN[2]: "n1"})["as_planned"] is False

@@ -10,7 +10,10 @@ PROJECT = Path(workflow.basedir).parent
 sys.path.append(str(SCRIPTS))
 
 from refill.config.yamlfile import read_yaml
+from refill.processes import name_invocation
 from refill.workflow import BEFORE_ALL_MEASUREMENTS, PROOF, Plans, as_workflow_error
+
+name_invocation()
 
 # Snakemake's own reader ends in a traceback for a file that is not UTF-8.
 with as_workflow_error():

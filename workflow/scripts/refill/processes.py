@@ -26,6 +26,9 @@ class StoppedError(BaseException):
     no handler for failures takes it for one."""
 
 
+INVOCATION = "REFILL_INVOCATION"
+
+
 def die_with_parent() -> None:
     """Ask the kernel to kill this process when the thread that started it ends (Linux).
 
@@ -78,14 +81,27 @@ def snakemake_command() -> list[str]:
     return ["snakemake", *words[first + 1 :]]
 
 
-def snakemake_invocation() -> dict[str, Any] | None:
-    """Give what tells one call of Snakemake from another: the topmost one's `pid` and `started_at`.
+def name_invocation() -> None:
+    """Name this call of Snakemake for its jobs, in the environment, unless it is a job itself.
 
-    `started_at` (UTC) is known to about a second only, as the kernel counts from its boot. None
-    outside of Snakemake.
+    A job of a cluster has no ancestor in common with the call that submitted it; the environment
+    goes with it.
+    """
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    os.environ.setdefault(INVOCATION, f"{os.getpid()} {now}")
+
+
+def snakemake_invocation() -> dict[str, Any] | None:
+    """Give what tells one call of Snakemake from another: its `pid` and `started_at` (UTC).
+
+    As the call named itself, else those of the topmost Snakemake above this process, whose start
+    is known to about a second only, as the kernel counts from its boot. None outside of Snakemake.
     """
     if not snakemake_command():
         return None
+    pid, _, named_at = os.environ.get(INVOCATION, "").partition(" ")
+    if pid.isdecimal() and named_at:
+        return {"pid": int(pid), "started_at": named_at}
     top = snakemake_ancestors()[-1]
     started = datetime.fromtimestamp(top.create_time(), UTC)
     return {"pid": top.pid, "started_at": started.strftime("%Y-%m-%dT%H:%M:%SZ")}

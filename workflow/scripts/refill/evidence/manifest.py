@@ -96,7 +96,9 @@ def told_by_records(
         "engines": _shared("engine", {p: _engines(r) for p, r in ordered.items()}),
         "hosts": _shared("host", {p: [lasting(r["host"])] for p, r in ordered.items()}),
         "runs": runs,
-        "order": run_order(runs, planned, attempts),
+        "order": run_order(
+            runs, planned, attempts, {p: r["host"].get("node") for p, r in ordered.items()}
+        ),
         "not_asked_for": sorted(run["record"] for run in runs if run["record"] not in planned),
     }
 

@@ -13,12 +13,16 @@ _SAME_START_S = 5.0
 
 
 def run_order(
-    runs: Sequence[Run], planned: Sequence[str], attempts: Sequence[Mapping[str, Any]]
+    runs: Sequence[Run],
+    planned: Sequence[str],
+    attempts: Sequence[Mapping[str, Any]],
+    nodes: Mapping[str, str | None] | None = None,
 ) -> dict[str, Any]:
     """Return in which order records were made, in which calls of Snakemake, and which alone.
 
     `runs` are the manifest's, `planned` the paths of the records that the configuration asks for,
-    in its order, `attempts` those of `list_attempts`.
+    in its order, `attempts` those of `list_attempts`, `nodes` the nodes of a cluster by record:
+    the plan orders what one node measures.
 
     Returns:
         `ran`: record paths by their time of beginning; `planned`; `as_planned`: whether those that
@@ -33,16 +37,20 @@ def run_order(
     begun = {str(run["record"]): str(run["started_at"]) for run in runs}
     tries = {path: sum(a["target"] == _target(path) for a in attempts) for path in ran}
     reasons: dict[str, list[str]] = {path: [] for path in ran}
+    node = nodes or {}
+    in_order = True
     for place, path in enumerate(there):
-        later = [other for other in there[place + 1 :] if begun[other] < begun[path]]
+        behind = [other for other in there[place + 1 :] if node.get(other) == node.get(path)]
+        later = [other for other in behind if begun[other] < begun[path]]
         if later:
             reasons[path].append(f"began after {later[0]}, which comes later in the plan")
+            in_order = False
     for path, why in _elsewhere(invocations):
         reasons[path].append(why)
     return {
         "ran": ran,
         "planned": list(planned),
-        "as_planned": there == [path for path in ran if path in there],
+        "as_planned": in_order,
         "invocations": invocations,
         "apart": [
             {"record": path, "why": why, "attempts": tries[path]}
