@@ -20,7 +20,13 @@ def test_a_call_names_itself_once_and_its_jobs_keep_the_name(
     assert named.startswith(f"{os.getpid()} 20")
     again = "from refill import processes as p; p.name_invocation()"
     shown = f"{again}; import os; print(os.environ[p.INVOCATION])"
-    job = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True)
+    job = subprocess.run(
+        [sys.executable, "-c", shown],
+        env=processes.module_environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert job.stdout.strip() == named
 
 
