@@ -60,7 +60,8 @@ class Project:
         """Write the configuration that goes over the project's own; the corpus is pinned."""
         config = copy.deepcopy(config)
         for corpus in config.get("corpora", {}).values():
-            corpus.setdefault("sha256", sha256_file(self.folder / corpus["path"]))
+            if "sha256" not in corpus:
+                corpus["sha256"] = sha256_file(self.folder / corpus["path"])
         (self.folder / "test.yaml").write_text(yaml.safe_dump(config))
 
     def command(self, *arguments: str) -> list[str]:

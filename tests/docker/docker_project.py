@@ -54,7 +54,10 @@ def configuration(base: str) -> dict[str, Any]:
 
 
 def make(folder: Path, config: dict[str, Any]) -> Project:
-    """Copy the project, its images pinned as they are, with data that need no network."""
+    """Copy the project, its images pinned as they are, with data that need no network.
+
+    `config` is given the documents that were made for it.
+    """
     project = Project(folder)
     path = folder / "config/images.yaml"
     images = yaml.safe_load(path.read_text())
@@ -66,18 +69,10 @@ def make(folder: Path, config: dict[str, Any]) -> Project:
     text, changed = re.subn(r'"smoke": Scale\(.*\),', f'"smoke": {FEW_KILLS},', suite.read_text())
     assert changed == 1
     suite.write_text(text)
-    configure(project, config)
-    return project
-
-
-def configure(project: Project, config: dict[str, Any]) -> None:
-    """Write a configuration beside which the documents are known, too."""
+    package = flights_package(folder / "results/downloads/small-flights", 450)
+    config["corpora"] = {**config["corpora"], "small-flights": package}
     project.configure(config)
-    settings = project.folder / "test.yaml"
-    written = yaml.safe_load(settings.read_text())
-    package = project.folder / "results/downloads/small-flights"
-    written["corpora"]["small-flights"] = flights_package(package, 450)
-    settings.write_text(yaml.safe_dump(written))
+    return project
 
 
 def with_rounds(config: dict[str, Any], **changes: Any) -> dict[str, Any]:

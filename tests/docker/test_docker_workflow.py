@@ -22,7 +22,6 @@ from docker_project import (
     OPENSEARCH,
     RUNS,
     configuration,
-    configure,
     left_of,
     make,
     runs_of,
@@ -203,7 +202,7 @@ def test_a_killed_driver_leaves_no_container_and_the_rerun_completes(
     target = "results/rounds/on-main/new-2.json"
     # Long enough to be found in the middle.
     counts = {**config["rounds"]["counts"], "warm": 2000}
-    configure(project, with_rounds(config, counts=counts, engines=["gateway"]))
+    project.configure(with_rounds(config, counts=counts, engines=["gateway"]))
     log = project.folder / "results/logs/rounds/on-main/new-2.log"
     log.unlink()
     snakemake = project.start(target)
@@ -224,7 +223,7 @@ def test_a_killed_driver_leaves_no_container_and_the_rerun_completes(
     assert list_attempts(project.folder)[-1]["outcome"] == "died"
     assert not (project.folder / target).exists()
 
-    configure(project, config)
+    project.configure(config)
     code, text = project.run("--unlock")
     assert code == 0, text
     assert project.planned() == {"round_on": 1, **GATHERED}
