@@ -153,7 +153,7 @@ def test_what_cannot_be_read_is_an_error_of_its_own(
     manifest: Path, other: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["verify", str(tmp_path / "none.json")]) == 2
-    assert "none.json: no such record" in capsys.readouterr().err
+    assert "none.json: no such file" in capsys.readouterr().err
     _set(other, ["order", "as_planned"], "yes")
     for command in (["verify"], ["compare", str(manifest)], ["pack"]):
         assert main([*command, str(other)]) == 2

@@ -92,7 +92,10 @@ def _copies(
     found = [
         f"{folder}/{path}: is there, and belongs to no crate" for path in there - set(expected)
     ]
-    found += [f"{folder}/{path}: is missing" for path in set(expected) - there]
+    found += [
+        f"{folder}/{path}: is missing; {folder}/{crate.METADATA} or the manifest names it"
+        for path in set(expected) - there
+    ]
     for path in there & set(expected):
         file, other = root / path, work / path
         # A second name of a file whose hash is looked at anyway.
