@@ -64,8 +64,8 @@ def make(folder: Path, config: dict[str, Any]) -> Project:
     for entry in images["images"].values():
         entry["pinned"] = read_source(folder, entry).state()
     path.write_text(yaml.safe_dump(images))
-    # The proof's smoke form has tests of its own; here a few kills show that it runs: enough for some
-    # to meet a write, as a proof in which none does is void.
+    # The proof's smoke form has tests of its own; here a few kills show that it runs: enough for
+    # some to meet a write, as a proof in which none does is void.
     suite = folder / "workflow/scripts/refill/proofs/suite.py"
     text, changed = re.subn(r'"smoke": Scale\(.*\),', f'"smoke": {FEW_KILLS},', suite.read_text())
     assert changed == 1
