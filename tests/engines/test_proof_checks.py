@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from proof_subject import build, programs, subject
-from refill.config import PROJECT, load_images
 from refill.engines.description import EngineError
-from refill.evidence.attempts import list_attempts
-from refill.images import build as build_image
-from refill.progress import silent
-from refill.proofs import actors, crash_gateway, crash_server, disk, power, suite
+from refill.proofs import actors, crash_gateway, crash_server
 from refill.proofs.actors import Steps
 from refill.proofs.calls import ScriptsError, read_sources
-from refill.proofs.disk import IMAGE_NAME, Disk, remove_leftovers
-from refill.proofs.engines import QDRANT, Archives
+from refill.proofs.engines import Archives
 from refill.proofs.findings import (
     FAIL,
     IMAGES,
@@ -36,8 +28,7 @@ from refill.proofs.findings import (
     run_check,
 )
 from refill.proofs.ledger import Ledger, numbers_of
-from refill.proofs.measure import Files, prove
-from refill.proofs.servers import DEFAULT, REDIS_7, Server, find
+from refill.proofs.servers import DEFAULT, REDIS_7, find
 from refill.proofs.subject import Subject
 from refill.proofs.suite import CHECKS, judge, with_void_controls
 from refill.proofs.world import Life, World
@@ -198,84 +189,7 @@ def test_a_servers_password_is_in_no_file_and_no_command_line(tmp_path: Path) ->
     assert not server.folder.exists()
 
 
-# ---- the power cut
-
-root = pytest.mark.skipif(
-    os.geteuid() != 0 and not os.environ.get("CI"), reason="needs root for a loop device"
-)
-
-
-@root
-def test_what_a_killed_proof_left_mounted_is_removed(tmp_path: Path) -> None:
-    disk = Disk("ext4", tmp_path / "disk")
-    disk.__enter__()
-    assert (tmp_path / "disk" / IMAGE_NAME).exists()
-    remove_leftovers(tmp_path / "disk")
-    assert not (tmp_path / "disk").exists()
-    attached = subprocess.run(["losetup", "-a"], capture_output=True, text=True, check=True)
-    assert str(tmp_path) not in attached.stdout
-
-
-@root
-@pytest.mark.parametrize("kind", ["ext4", "xfs"])
-def test_a_disk_comes_back_with_its_power_although_others_hold_its_mount(
-    kind: str, tmp_path: Path
-) -> None:
-    """A container that starts has a copy of all mounts for a moment, and keeps the disk alive."""
-    if shutil.which(f"mkfs.{kind}") is None and not os.environ.get("CI"):
-        pytest.skip(f"no mkfs.{kind}")
-    with Disk(kind, tmp_path / "a disk") as disk:
-        synced = disk.mount_point / "synced"
-        synced.write_text("kept")
-        handle = os.open(synced, os.O_RDONLY)
-        os.fsync(handle)
-        os.close(handle)
-        with subprocess.Popen(
-            ["unshare", "--mount", "sh", "-c", "echo ready; sleep 1"], stdout=subprocess.PIPE
-        ) as holder:
-            assert holder.stdout
-            assert holder.stdout.readline() == b"ready\n"
-            disk.cut()
-            with pytest.raises(OSError, match="Input/output error"):
-                synced.with_name("more").write_text("lost")
-            disk.come_back()
-        assert synced.read_text() == "kept"
-        synced.with_name("more").write_text("written")
-        disk.cut()
-    assert not (tmp_path / "a disk").exists()
-
-
-@root
-@pytest.mark.parametrize("kind", ["ext4", "xfs"])
-def test_a_server_that_does_not_sync_fails_the_check_of_one_that_does(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The check of `always`, on a server whose syncs are taken away."""
-    made = subject("new", tmp_path)
-    found = Findings()
-
-    def without_syncs(data: Path | None = None, **settings: str) -> Server:
-        return Subject.server(made, data, **{**settings, "appendfsync": "no"})
-
-    monkeypatch.setattr(made, "server", without_syncs)
-    try:
-        power.power_cut(kind, "always")(made, found)
-    except NotRunError as error:
-        if os.environ.get("CI"):
-            pytest.fail(str(error))
-        pytest.skip(str(error))
-    assert found.outcome == FAIL
-
-
-def test_without_root_a_power_cut_is_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    check = next(c for c in power.CHECKS if c.id == "power-cut-ext4-always")
-    made = run_check(check, subject("new", tmp_path))
-    assert made["outcome"] == NOT_RUN
-    assert "sudo make proof" in made["why"]
-    assert not made["required"]
+# ---- what outcomes make of the whole
 
 
 @pytest.mark.parametrize("control", [VOID, NOT_RUN, FAIL])
@@ -312,32 +226,6 @@ def test_what_failed_stays_failed_when_a_check_cannot_go_on(tmp_path: Path) -> N
             assert made["outcome"] == (FAIL if fails else NOT_RUN)
             assert ("it does not hold" in made["why"]) == fails
             assert ("harness: " in made["why"]) == (not isinstance(fault, NotRunError))
-
-
-def test_cleaning_a_disk_tries_every_step_and_finds_a_removed_image(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    image = tmp_path / disk.IMAGE_NAME
-    ran: list[list[str]] = []
-
-    def run(command: list[str]) -> str:
-        ran.append(command)
-        if command[1] == "--list":
-            return f"/dev/loop7 {image} (deleted)\n/dev/loop8 {image}\n/dev/loop9 /other\n"
-        raise disk.DiskError("busy")
-
-    def unmount(_: Path) -> None:
-        raise disk.DiskError("target is busy")
-
-    monkeypatch.setattr(disk, "_is_mounted", lambda _: True)
-    monkeypatch.setattr(disk, "_unmount", unmount)
-    monkeypatch.setattr(disk, "_run", run)
-    with pytest.raises(disk.DiskError) as told:
-        disk.remove_leftovers(tmp_path)
-    for words in (f"umount {tmp_path}/mounted", "--detach /dev/loop7", "--detach /dev/loop8"):
-        assert words in str(told.value)
-    assert "loop9" not in str(told.value)
-    assert len(ran) == 3
 
 
 def test_a_proof_without_one_of_its_checks_is_not_valid() -> None:
@@ -409,75 +297,3 @@ def test_an_archive_with_a_script_that_nobody_calls_is_refused(tmp_path: Path) -
     shutil.make_archive(str(tmp_path / "other"), "zip", folder)
     with pytest.raises(ScriptsError, match="another"):
         read_sources(tmp_path / "other.zip")
-
-
-# ---- the command line
-
-
-def proof(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "refill.proofs", "--images", "results/images", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(PROJECT / "workflow/scripts"),
-             "REFILL_LOCK": str(folder / "lock")},
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-
-
-@pytest.fixture
-def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "results/images").mkdir(parents=True)
-    for name in ("gateway-old", "gateway-new", "qdrant-edge"):
-        base = Path("results/images")
-        build_image(PROJECT, name, load_images(), base / f"{name}.pyz", base / f"{name}.json", "0")
-    return tmp_path
-
-
-def test_an_episode_is_replayed_by_its_name(built: Path) -> None:
-    done = proof(built, "--seed", "5", "--replay", "crash-server:new:1")
-    assert done.returncode == 0, done.stderr
-    assert "crash-server:new:1: holds" in done.stdout
-    wrong = proof(built, "--replay", "crash-server:new")
-    assert wrong.returncode == 1
-    assert "no episode" in wrong.stderr
-    assert list_attempts(built) == []
-
-
-def test_a_proof_that_fails_in_its_harness_is_an_attempt(built: Path) -> None:
-    archive = built / "results/images/gateway-new.pyz"
-    archive.write_bytes(archive.read_bytes() + b"x")
-    done = proof(built, "--output", "results/proofs/aof.json", "--scale", "smoke")
-    assert done.returncode == 1
-    assert "gateway-new.pyz has the SHA-256" in done.stderr
-    (attempt,) = list_attempts(built)
-    assert attempt["outcome"] == "failed"
-    assert not (built / "results/proofs/aof.json").exists()
-
-
-def test_every_proof_that_does_not_hold_is_kept(
-    built: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(_: Subject, found: Findings) -> None:
-        found.note(number=1)
-        found.expect(False, "it does not hold")
-
-    monkeypatch.setattr(suite, "CHECKS", (Check("x", "a property", "published", fails),))
-    monkeypatch.setenv("REFILL_LOCK", str(built / "lock"))
-    names = {"old": "gateway-old", "new": "gateway-new", QDRANT: "qdrant-edge"}
-    images = {name: Path("results/images") / f"{image}.json" for name, image in names.items()}
-    files = Files(Path(), images, Path("results/proofs/aof.json"))
-    plan = {"code": "0", "scale": "test", "form": "smoke", "seed": 3, "servers": {}}
-    records = [prove(plan, files, silent("proof")) for _ in range(2)]
-    assert [(r["valid"], r["outcome"]) for r in records] == [(False, "failed")] * 2
-    assert records[0]["invalid"] == [
-        f"x ({image}): fail: it does not hold" for image in ("new", "old")
-    ]
-    attempts = list_attempts(built)
-    assert [attempt["outcome"] for attempt in attempts] == ["failed", "failed"]
-    kept = [built / "results/attempts" / a["attempt"] / "aof.json" for a in attempts]
-    assert [json.loads(path.read_text())["attempt"] for path in kept] == [
-        record["attempt"] for record in records
-    ]
-    assert records[0]["checks"][0]["evidence"] == {"number": 1}
-    assert not (built / "results/scratch/proofs-aof").exists()

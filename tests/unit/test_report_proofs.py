@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pytest
 from refill.config import load_claims
 from refill.report.page import render
 from refill.report.proofs import proofs_table, write_table
@@ -46,6 +47,8 @@ RECORD: dict[str, Any] = {
         check("publication-hit", "new", "valkey-8.1"),
         check("publication-hit", "old", "valkey-8.1", expected="grows"),
         check("publication-hit", "new", "valkey-9"),
+        check("sync-counts", "new", "valkey-8.1"),
+        check("sync-counts", "old", "valkey-8.1"),
         check("crash-server", "new", "valkey-8.1", evidence={"kills": 200, "seed": 7, "hits": 31}),
         check("power-cut-xfs-no", "new", "valkey-8.1", evidence={"acknowledged": 900, "lost": 600}),
         check("power-cut-xfs-always", "new", "valkey-8.1", "not run", evidence={}, why="no root"),
@@ -98,6 +101,23 @@ def test_the_page_says_what_holds_in_words() -> None:
     assert "redis-7 – not run: no redis" in text
     for words in ("pass grows", "900 600 pass", "200 pass", "xfs always property – – not run"):
         assert words in text, words
+
+
+@pytest.mark.parametrize("outcome", ["not run", "void"])
+def test_the_first_sentence_says_when_nothing_could_see_a_sync(outcome: str) -> None:
+    record = copy.deepcopy(RECORD)
+    (one,) = [m for m in record["checks"] if (m["id"], m["image"]) == ("sync-counts", "old")]
+    one.update(outcome=outcome, why="no strace")
+    sentence = (
+        "The proof holds on valkey-8.1, but no check here could see whether the server syncs."
+    )
+    assert sentence in page(record).text
+    assert "rests on the server's settings" in page(record).text
+    # A power cut sees it, too; its control alone does not.
+    record["checks"].append(check("power-cut-ext4-no", "old", "valkey-8.1"))
+    assert sentence in page(record).text
+    record["checks"].append(check("power-cut-ext4-always", "old", "valkey-8.1"))
+    assert "The proof holds on valkey-8.1." in page(record).text
 
 
 def test_a_proof_that_does_not_hold_says_why_and_shows_strange_text_as_text() -> None:

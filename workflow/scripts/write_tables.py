@@ -6,6 +6,7 @@ from typing import Any
 from refill.config import load_claims
 from refill.edge import logged
 from refill.evidence.measured import read_measured
+from refill.proofs.asked_for import refuse_others
 from refill.report.machine import allow
 from refill.report.proofs import write_table as write_proofs_table
 from refill.report.rounds import Expected, arms
@@ -19,6 +20,7 @@ if __name__ == "__main__":
         records = read_measured(smk.input.records, "refill.optimizer-run/1", Path())
         rounds = read_measured(smk.input.rounds, "refill.round/1", Path())
         proofs = read_measured(smk.input.proofs, "refill.proof/1", Path())
+        refuse_others(proofs, dict(smk.params.plan)["proof"], Path())
         expected = Expected(**dict(smk.params.plan)["expected"])
         records = allow(records, dict(smk.params.plan)["machines"])
         write_tables(records, claims, folder, rounds, expected, next(iter(proofs), None))

@@ -54,14 +54,30 @@ def of_tables(config: Config, operations: Operations) -> dict[str, Any]:
         "rounds": rounds(config),
         "expected": expected_rounds(config, operations),
         "machines": config.get("compare", {}).get("machines", "same"),
+        "proof": proof(config),
+    }
+
+
+def proof(config: Config) -> dict[str, Any] | None:
+    """Return what the proof is asked to be, as its record says it; None when none is."""
+    section = config.get("proof", {"form": "none"})
+    if section["form"] == "none":
+        return None
+    return {
+        "scale": config["scale"],
+        "form": section["form"],
+        "seed": section["seed"],
+        "runtime": config.get("runtime", "process"),
+        "servers": dict(section["servers"]),
+        # The Qdrant behind them is another one in containers.
+        "images": {part: section["images"][part] for part in ("old", "new")},
     }
 
 
 def records(config: Config) -> dict[str, list[str]]:
     """Return the paths of the records that are asked for, by the name that scripts give them."""
-    proven = config.get("proof", {"form": "none"})["form"] != "none"
     return {
         "rounds": [f"results/rounds/{p}/{image}-{n}.json" for p, image, n in rounds(config)],
-        "proofs": ["results/proofs/aof.json"] if proven else [],
+        "proofs": ["results/proofs/aof.json"] if proof(config) else [],
         "records": [f"results/optimizers/{name}/{n}.json" for name, n in optimizer_runs(config)],
     }

@@ -8,3 +8,8 @@ class ToldError(Exception):
 
     Where the code stood when it noticed helps nobody, so no traceback is shown of it.
     """
+
+
+def with_notes(error: BaseException) -> str:
+    """Give an error's text, and what was added on its way, such as what could not be removed."""
+    return "; ".join((str(error), *getattr(error, "__notes__", ())))

@@ -56,6 +56,16 @@ def find_binary(given: str | None) -> Path:
     return Path(spec.origin).parent / "bin" / "valkey-server"
 
 
+def quoted(text: str) -> str:
+    """Give a value as it stands in the server's configuration, whatever characters it has.
+
+    Between double quotes a backslash escapes itself, the quote and the end of a line (sdssplitargs
+    in Valkey's sds.c).
+    """
+    escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    return '"' + "".join(escapes.get(character, character) for character in text) + '"'
+
+
 def server(
     program: Sequence[str],
     password: str,
@@ -79,7 +89,7 @@ def server(
             "bind": place.host,
             "protected-mode": "yes",
             "port": str(place.port),
-            "dir": f'"{place.storage}"',
+            "dir": quoted(str(place.storage)),
             "save": '""',
             **DURABLE,
             "requirepass": password,

@@ -17,6 +17,7 @@ from refill.config.errors import ConfigError
 from refill.evidence.json_difference import unequal
 from refill.evidence.records import read_json
 from refill.operations.catalog import load_operations
+from refill.proofs import asked_for
 
 TABLES, REPORT, COUNTED = "write_tables.py", "write_report.py", "count_false_verdicts.py"
 # So many places of one entry are named.
@@ -42,7 +43,7 @@ def differences(manifest: Mapping[str, Any], work: Path, project: Path) -> list[
     ]
     for path in planned:
         if (work / path).is_file():
-            found += _unlike_config(path, read_json(work / path), config)
+            found += _unlike_config(path, read_json(work / path), config, work)
     return found
 
 
@@ -94,7 +95,7 @@ def _outputs(manifest: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _unlike_config(
-    path: str, record: Mapping[str, Any], config: Mapping[str, Any]
+    path: str, record: Mapping[str, Any], config: Mapping[str, Any], work: Path
 ) -> Iterator[str]:
     pairs = {"scale": (record.get("scale"), config.get("scale"))}
     if record.get("schema") == "refill.optimizer-run/1":
@@ -102,7 +103,10 @@ def _unlike_config(
             says = (record.get("corpus") or {}).get(key)
             pairs[f"corpus.{key}"] = (says, config["corpus"][key])
     elif record.get("schema") == "refill.proof/1":
-        pairs["form"] = (record.get("form"), config["proof"]["form"])
+        pairs |= {
+            where.lstrip("."): (says, gives)
+            for where, says, gives in asked_for.unlike(record, table_plan.proof(config), work)
+        }
     for key, (says, gives) in pairs.items():
         if says != gives:
             yield f"{path}: {key}: says {says!r}, the manifest's configuration {gives!r}"

@@ -12,6 +12,7 @@ from refill.evidence.attempts import Attempt, link_all
 from refill.phases.lock import machine_lock
 from refill.processes import StoppedError, Watch, snakemake_invocation
 from refill.progress import Progress
+from refill.told import with_notes
 
 Work = Callable[[Attempt, float], dict[str, Any]]
 
@@ -49,10 +50,11 @@ def attempted(
         try:
             record = work(attempt, waited)
         except StoppedError as stopped:
-            attempt.end("interrupted", str(stopped), _left(attempt.folder))
+            attempt.end("interrupted", with_notes(stopped), _left(attempt.folder))
             raise
         except BaseException as error:
-            attempt.end("failed", f"{type(error).__name__}: {error}", _left(attempt.folder))
+            why = f"{type(error).__name__}: {with_notes(error)}"
+            attempt.end("failed", why, _left(attempt.folder))
             raise
         attempt.end(record["outcome"], "; ".join(record["invalid"][:5]) or "valid", written)
         if record["valid"]:

@@ -20,8 +20,11 @@ from refill.processes import StoppedError
 from refill.progress import Progress
 from refill.proofs.calls import ScriptsError
 from refill.proofs.engines import QDRANT, VALKEY
-from refill.proofs.measure import Files, prove, replay
+from refill.proofs.findings import ControlError, NotRunError
+from refill.proofs.measure import Files, prove
+from refill.proofs.replay import FORM, replay
 from refill.proofs.suite import SCALES
+from refill.told import with_notes
 
 IMAGE_NAMES = {"old": "gateway-old", "new": "gateway-new", QDRANT: "qdrant-edge"}
 # In containers the server is one of an image, too.
@@ -51,12 +54,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="a server's program, such as valkey-8.1=PATH, which is the one that counts",
     )  # fmt: skip
     parser.add_argument(
-        "--replay", metavar="CHECK:IMAGE:EPISODE",
-        help="run one episode of a crash history again, as a failure names it; no record",
+        "--replay", metavar=FORM,
+        help="run one episode of a crash history again, as a failure names it: the same attack, "
+        "with what is in flight in an order of its own, so once may not show it; no record",
     )  # fmt: skip
     options = parser.parse_args(arguments)
     if (options.output is None) == (options.replay is None):
-        parser.error("give --output FILE, or --replay CHECK:IMAGE:EPISODE")
+        parser.error(f"give --output FILE, or --replay {FORM}")
     servers: dict[str, str | None] = {}
     for given in options.server:
         name, found, path = given.partition("=")
@@ -81,11 +85,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.replay:
             return _replay(plan, files, options.replay)
         record = prove(plan, files, Progress("proof", sys.stderr, sys.stdout))
-    except (EngineError, RecordError, ScriptsError, OSError) as error:
-        print(f"proof: {error}", file=sys.stderr)
+    except (EngineError, ControlError, NotRunError, RecordError, ScriptsError, OSError) as error:
+        print(f"proof: {with_notes(error)}", file=sys.stderr)
         return 1
     except StoppedError as stopped:
-        print(f"proof: {stopped}", file=sys.stderr)
+        print(f"proof: {with_notes(stopped)}", file=sys.stderr)
         return 130
     for reason in record["invalid"]:
         print(f"DOES NOT HOLD: {reason}")

@@ -17,6 +17,8 @@ from refill.proofs.world import FILLS, HELD, MAYBE, NAMES, Claim, DeadWriter, Wo
 Steps = Generator[Call | None, Any, None]
 Step = Generator[Call | None, Any, Any]
 GIVEN_UP = 0.25
+# How many clients recover a dead writer when there is one.
+RECOVERS = 0.17
 BRIEF_MS, LONG_MS = 20, 600_000
 
 
@@ -26,8 +28,11 @@ class Lost(Exception):  # noqa: N818
 
 def any_client(world: World, chance: random.Random) -> Steps:
     """One client that does one thing."""
-    kinds = {"write": 25, "read": 62, "turn": 5, "sweep": 3, "recover": 20 if world.dead else 0}
+    kinds = {"write": 25, "read": 62, "turn": 5, "sweep": 3}
     kind = chance.choices(list(kinds), list(kinds.values()))[0]
+    # Drawn in any case: the draws behind it do not depend on who died.
+    if chance.random() < RECOVERS and world.dead:
+        kind = "recover"
     name = chance.choice(NAMES)
     world.counts[f"clients: {kind}"] += 1
     if kind == "write":

@@ -19,7 +19,8 @@ from refill.engines.description import Description, EngineError
 from refill.phases.image_records import image_block
 from refill.proofs.calls import known_sources
 from refill.proofs.engines import GATEWAY, QDRANT, VALKEY, Engine
-from refill.proofs.findings import IMAGES, NotRunError
+from refill.proofs.findings import IMAGES, ControlError, NotRunError
+from refill.proofs.identity import product_of
 from refill.proofs.servers import DEFAULT, REDIS_7, START_S, VALKEY_9, Program, Server
 from refill.proofs.setup import Setup
 from refill.runtimes.docker import ContainerEngine, ContainerRun
@@ -134,11 +135,11 @@ def _server_in(image: Image, scratch: Path) -> ContainerProgram:
             info: Mapping[str, Any] = server.client.info("server")
             assert isinstance(server.engine, ContainerEngine)
             identity = server.engine.identity()
-    except NotRunError as error:
+            settings = server.identity.settings
+    except (NotRunError, ControlError) as error:
         raise EngineError(f"the proof cannot run in containers here: {error}") from error
-    product = "Valkey" if "valkey_version" in info else "Redis"
-    version = str(info.get("valkey_version") or info["redis_version"])
-    return replace(program, product=product, version=version, identity=identity)
+    product, _, version = product_of(info).partition(" ")
+    return replace(program, product=product, version=version, identity=identity, settings=settings)
 
 
 def _scripts(client: Any, run: ContainerRun, record: Mapping[str, Any]) -> dict[str, bytes]:

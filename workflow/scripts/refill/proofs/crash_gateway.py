@@ -18,7 +18,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from refill.engines.description import EngineError
-from refill.proofs.findings import BEYOND, Check, Findings
+from refill.proofs.findings import BEYOND, Check, Findings, told_of_episode
 from refill.proofs.ledger import Ledger, numbers_of
 from refill.proofs.stack import Gone, Http, Stack
 from refill.proofs.subject import Subject
@@ -127,7 +127,8 @@ class Episode:
         """Let all clients work once, with a kill in between; wait for the end of all of them."""
         done = threading.Event()
         seeds = [self._chance.random() for _ in range(WRITERS + READERS + 1)]
-        turning = self._turned is not None and self._chance.random() < 0.4
+        # Drawn in any case: what is drawn later does not depend on what was answered.
+        turning = self._chance.random() < 0.4 and self._turned is not None
         with ThreadPoolExecutor(WRITERS + READERS + 1) as pool:
             writers = [
                 pool.submit(self._write, number, random.Random(seeds[number]))
@@ -298,12 +299,10 @@ def crashes(subject: Subject, found: Findings) -> None:
         ledger, took = episode(subject, number, min(kills, KILLS_AN_EPISODE))
         counts += ledger.counts
         starts += took
-        for failure in ledger.failures[:MOST_FAILURES]:
-            found.expect(
-                False,
-                f"episode {number}, {failure}; again with --seed {subject.seed} "
-                f"--replay {ID}:{subject.image}:{number}",
-            )
+        if ledger.failures:
+            again = told_of_episode(ID, subject, number, ledger.history)
+            for failure in ledger.failures[:MOST_FAILURES]:
+                found.expect(False, f"episode {number}, {failure}; {again}")
         kills -= KILLS_AN_EPISODE
         number += 1
     found.note(

@@ -1,9 +1,12 @@
 """The server is killed at random points under concurrent writers, readers, claims and fills.
 
-An episode is one data set with several kills. All that is drawn (who calls what, when the server is
-killed) follows from the episode's seed. In which order the server takes calls that are in flight
-together, which of them it finishes when it is killed, and how many a container's clients make until
-the daemon has killed it, does not.
+An episode is one data set with several kills. What is drawn follows from the episode's seed: who
+goes on at each step, how many steps there are before a kill, when it comes, and what each client
+wants at each of its steps, by a stream of its own for each client and step. What is answered does
+not follow from it: in which order the server takes calls that are in flight together, which of them
+it finishes when it is killed, and how often clients go on until it is dead. A client whose answer
+differs goes on otherwise; the others' draws stay what they were. So a replay is the same attack and
+not the same history, and a fault that needs a rare order may need several.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from redis.retry import Retry
 
 from refill.proofs.actors import Lost, Steps, any_client
 from refill.proofs.calls import Call, Index, plain
-from refill.proofs.findings import BEYOND, Check, Findings
+from refill.proofs.findings import BEYOND, Check, Findings, told_of_episode
 from refill.proofs.servers import DEFAULT, Server
 from refill.proofs.subject import Subject
 from refill.proofs.world import FILLS, NAMES, World
@@ -43,13 +46,17 @@ class Client:
     """A client and its connection.
 
     Attributes:
+        number: in the history.
+        chance: what it draws from, seeded anew at each of its steps.
         reply: of its last call, not told to it yet.
         waits: its last call was sent and not answered yet.
         lost: the server was killed under its last call, or before it.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, number: int) -> None:
         self._server = server
+        self.number = number
+        self.chance = random.Random()
         self.steps: Steps | None = None
         self.reply: Any = None
         self.waits = False
@@ -94,22 +101,29 @@ class Client:
 
 
 class Episode:
-    """One data set, its clients, and several kills."""
+    """One data set, its clients, and several kills.
 
-    def __init__(self, server: Server, chance: random.Random, kills: int) -> None:
+    Args:
+        seed: of all that is drawn.
+    """
+
+    def __init__(self, server: Server, seed: str, kills: int) -> None:
         self._server = server
-        self._chance = chance
+        self._seed = seed
         self._kills = kills
-        self._steps = 0
+        # The step, and how often clients have gone on in it: what streams are named by.
+        self._place: tuple[object, ...] = ()
+        self._chance = random.Random()
+        self._rounds = 0
         self.world = World()
-        self._clients = [Client(server) for _ in range(CLIENTS)]
+        self._clients = [Client(server, number) for number in range(CLIENTS)]
 
     def run(self) -> None:
         """Run it; what it found stands in `world`."""
         self._server.run(Index().set_epoch())
         for kill in range(1, self._kills + 1):
-            for _ in range(self._chance.randint(*STEPS)):
-                self._step(kill)
+            for step in range(1, self._stream(kill).randint(*STEPS) + 1):
+                self._step(kill, step)
             self._kill_under_calls(kill)
             self._server.kill()
             for client in self._clients:
@@ -120,14 +134,14 @@ class Episode:
                 return
         self._recover()
 
-    def _step(self, kill: int) -> None:
-        self._begin_step(kill)
+    def _step(self, kill: int, step: int) -> None:
+        self._begin(kill, f"step {step}")
         chosen = self._send(self._chance.randint(1, CLIENTS - 2))
         if self._chance.random() < REWRITES:
             self._rewrite()
         for client in chosen:
             if client.waits:
-                client.receive()
+                self._receive(client)
             if client.lost:
                 self.world.fail("the server closed a connection without being killed")
 
@@ -137,7 +151,7 @@ class Episode:
         A process is dead before its first answers are out; the daemon takes its time with a
         container.
         """
-        self._begin_step(kill)
+        self._begin(kill, "the kill")
         wait_s = self._chance.uniform(0, KILL_AFTER_S)
         deadline = time.monotonic() + KILL_S
         with ThreadPoolExecutor(1) as pool:
@@ -146,7 +160,7 @@ class Episode:
             while True:
                 waiting = [client for client in self._clients if client.waits]
                 for client in waiting:
-                    client.receive()
+                    self._receive(client)
                 if any(client.lost for client in self._clients) or time.monotonic() > deadline:
                     break
                 self._send(CLIENTS)
@@ -160,21 +174,36 @@ class Episode:
         time.sleep(seconds)
         self._server.engine.kill()
 
-    def _begin_step(self, kill: int) -> None:
-        self._steps += 1
-        self.world.now = f"kill {kill}, step {self._steps}"
+    def _begin(self, kill: int, step: str) -> None:
+        self._place = (kill, step)
+        self._chance = self._stream(*self._place)
+        self._rounds = 0
+        self.world.now = f"kill {kill}, {step}"
+
+    def _stream(self, *names: object) -> random.Random:
+        return random.Random(" ".join(map(str, (self._seed, *names))))
 
     def _send(self, number: int) -> list[Client]:
         """Let so many clients go on; which ones."""
         chosen = self._chance.sample(self._clients, number)
+        self._rounds += 1
         for client in chosen:
+            client.chance.seed(f"{self._seed} {self._place} {self._rounds} {client.number}")
             self._advance(client)
         return chosen
+
+    def _receive(self, client: Client) -> None:
+        client.receive()
+        if client.lost:
+            self.world.note("no answer", client=client.number)
+        else:
+            self.world.note("answer", client=client.number, reply=client.reply)
 
     def _advance(self, client: Client) -> None:
         """Let a client go on, to its next call or a pause."""
         if client.steps is None:
-            client.steps = any_client(self.world, self._chance)
+            client.steps = any_client(self.world, client.chance)
+            self.world.note("begins", client=client.number)
             client.reply, client.lost = None, False
         lost, reply = client.lost, client.reply
         client.lost, client.reply = False, None
@@ -184,6 +213,8 @@ class Episode:
             client.steps = None
             return
         if call is not None:
+            called = {"keys": list(call.keys), "arguments": list(call.arguments)}
+            self.world.note(call.name, client=client.number, **called)
             client.send(call)
 
     def _rewrite(self) -> None:
@@ -263,7 +294,7 @@ class Episode:
 def episode(subject: Subject, number: int, kills: int) -> World:
     """Run one episode on a data set of its own."""
     with subject.server() as server:
-        made = Episode(server, subject.random(ID, number), kills)
+        made = Episode(server, f"{subject.seed} {subject.image} {ID} {number}", kills)
         try:
             made.run()
         except (RedisError, IndexError, KeyError, TypeError, ValueError) as error:
@@ -272,22 +303,25 @@ def episode(subject: Subject, number: int, kills: int) -> World:
         return made.world
 
 
+def kills_on(subject: Subject) -> int:
+    """Give how often the server is killed in all episodes."""
+    scale = subject.scale
+    return scale.kills if subject.server_name == DEFAULT else scale.other_kills
+
+
 def crashes(subject: Subject, found: Findings) -> None:
     """Run all episodes."""
-    default = subject.server_name == DEFAULT
-    kills = all_kills = subject.scale.kills if default else subject.scale.other_kills
+    kills = all_kills = kills_on(subject)
     counts: Counter[str] = Counter()
     number = 0
     while kills > 0 and len(found.failures) < MOST_FAILURES:
         subject.tell(f"{all_kills - kills} of {all_kills} kills")
         world = episode(subject, number, min(kills, KILLS_AN_EPISODE))
         counts += world.counts
-        for failure in world.failures[:MOST_FAILURES]:
-            found.expect(
-                False,
-                f"episode {number}, {failure}; again with --seed {subject.seed} "
-                f"--replay {ID}:{subject.image}:{number}",
-            )
+        if world.failures:
+            again = told_of_episode(ID, subject, number, world.history)
+            for failure in world.failures[:MOST_FAILURES]:
+                found.expect(False, f"episode {number}, {failure}; {again}")
         kills -= KILLS_AN_EPISODE
         number += 1
     found.note(seed=subject.seed, episodes=number, **dict(sorted(counts.items())))

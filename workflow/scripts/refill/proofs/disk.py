@@ -16,12 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from refill.contexts import OpensParts
-from refill.engines.description import EngineError
 from refill.processes import wait_for
-from refill.proofs.findings import NotRunError
+from refill.proofs.findings import HarnessError, NotRunError
 
 FILE_SYSTEMS = ("ext4", "xfs")
-IMAGE_NAME = "refill-power-cut.img"
+IMAGE_NAME, MOUNT_NAME = "refill-power-cut.img", "mounted"
 IMAGE_BYTES = 384 << 20
 # EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN: _IOR('X', 125, __u32); 2: without a flush of the log.
 SHUTDOWN, NO_LOG_FLUSH = 0x8004587D, 2
@@ -32,7 +31,7 @@ _PACKAGE = {"ext4": "e2fsprogs", "xfs": "xfsprogs"}
 _HOW = "run it as root: sudo make proof"
 
 
-class DiskError(EngineError):
+class DiskError(HarnessError):
     """A command on the disk failed; the text has its words."""
 
 
@@ -52,7 +51,7 @@ class Disk(OpensParts):
         self._kind = kind
         self._folder = folder.resolve()
         self._image = self._folder / IMAGE_NAME
-        self.mount_point = self._folder / "mounted"
+        self.mount_point = self._folder / MOUNT_NAME
         self._device = ""
 
     def _start(self) -> None:
@@ -107,6 +106,18 @@ class Disk(OpensParts):
         self._mount()
 
 
+def left_below(folder: Path) -> list[Path]:
+    """Give the folders of disks below a folder that are mounted or attached still, in any depth.
+
+    From the kernel's own lists, as the files may be gone: `rm -rf results` after a kill takes the
+    image away, and its loop device stays.
+    """
+    folder = folder.resolve()
+    mounted = [path.parent for path in _mount_points() if path.name == MOUNT_NAME]
+    attached = [path.parent for path in _attached().values() if path.name == IMAGE_NAME]
+    return sorted({path for path in (*mounted, *attached) if path.is_relative_to(folder)})
+
+
 def remove_leftovers(folder: Path) -> None:
     """Unmount, detach and remove what a disk in this folder left, such as after a kill.
 
@@ -115,19 +126,14 @@ def remove_leftovers(folder: Path) -> None:
     Raises:
         DiskError: something of it is still in use; the text names each path and command.
     """
-    image, mount_point = folder / IMAGE_NAME, folder / "mounted"
+    image, mount_point = folder / IMAGE_NAME, folder / MOUNT_NAME
     failed = []
-    if _is_mounted(mount_point):
+    if mount_point in _mount_points():
         try:
             _unmount(mount_point)
         except DiskError as error:
             failed.append(f"umount {mount_point}: {error}")
-    try:
-        devices = _devices_of(image)
-    except DiskError as error:
-        devices = []
-        failed.append(f"devices of {image}: {error}")
-    for device in devices:
+    for device in [device for device, file in _attached().items() if file == image]:
         try:
             _run(["losetup", "--detach", device])
         except DiskError as error:
@@ -137,27 +143,29 @@ def remove_leftovers(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _devices_of(image: Path) -> list[str]:
-    """Give the loop devices of an image, also of one that was removed under them."""
-    if shutil.which("losetup") is None:
-        return []
-    rows = _run(["losetup", "--list", "--noheadings", "--raw", "--output", "NAME,BACK-FILE"])
-    found = []
-    for row in rows.splitlines():
-        name, _, file = row.partition(" ")
-        # --raw writes a space and the like as \xNN; the kernel marks a removed file.
-        plain = re.sub(r"\\x([0-9a-fA-F]{2})", lambda m: chr(int(m[1], 16)), file)
-        if plain.removesuffix(" (deleted)") == str(image):
-            found.append(name)
+def _attached() -> dict[str, Path]:
+    """Give the file behind each loop device, also one that was removed under it."""
+    found = {}
+    for entry in Path("/sys/block").glob("loop*/loop/backing_file"):
+        try:
+            # losetup(8) escapes names, the kernel does not; it marks a removed file.
+            name = os.fsdecode(entry.read_bytes()).removesuffix("\n").removesuffix(" (deleted)")
+        except OSError:
+            continue  # detached in between
+        found[f"/dev/{entry.parent.parent.name}"] = Path(name)
     return found
 
 
-def _is_mounted(mount_point: Path) -> bool:
-    """Say whether a path is a mount point; it cannot be asked itself once its power is cut."""
-    # proc(5): the fifth field, with a space, tab, newline and backslash in octal.
-    escaped = str(mount_point).translate({ord(c): f"\\{ord(c):03o}" for c in " \t\n\\"})
-    lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    return any(line.split(" ")[4] == escaped for line in lines)
+def _mount_points() -> list[Path]:
+    """Give all mount points: one whose power is cut cannot be asked itself whether it is one."""
+    # proc(5): the fifth field; a space, tab, newline and backslash stand there in octal.
+    fields = (
+        line.split(b" ")[4] for line in Path("/proc/self/mountinfo").read_bytes().splitlines()
+    )
+    return [
+        Path(os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8)]), field)))
+        for field in fields
+    ]
 
 
 def _unmount(mount_point: Path) -> None:
@@ -181,6 +189,10 @@ def _run(command: Sequence[str]) -> str:
 
 
 def _done(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=COMMAND_S, check=False
-    )  # fmt: skip
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=COMMAND_S,
+            check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise DiskError(f"{command[0]}: runs on after {COMMAND_S:g} s") from None

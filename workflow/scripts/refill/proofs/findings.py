@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import RedisError
 
 from refill.engines.description import EngineError
+from refill.told import with_notes
 
 if TYPE_CHECKING:
     from refill.proofs.subject import Subject
@@ -27,6 +29,14 @@ HARNESS = "harness"
 
 class NotRunError(Exception):
     """A check cannot run here; the text says why, and what it would need."""
+
+
+class HarnessError(EngineError):
+    """Something of the proof itself failed, which says nothing of the server."""
+
+
+class ControlError(Exception):
+    """What a check rests on is not so, such as a server that is dead after its kill."""
 
 
 class Findings:
@@ -103,9 +113,10 @@ def run_check(check: Check, subject: Subject) -> dict[str, Any]:
     """Run a check on an image and a server, and give its entry.
 
     A server that ends, or answers with an error or in a form that the check did not expect, is a
-    failure of the check. A program or file of the proof itself that fails makes it `not run`,
-    which leaves a required check without proof. What had failed before then stays a failure.
-    Any other exception is a fault of the proof itself and is raised.
+    failure of the check; one that is not what the check rests on makes it void. A program or file
+    of the proof itself that fails makes it `not run`, which leaves a required check without proof.
+    What had failed before then stays a failure. Any other exception is a fault of the proof itself
+    and is raised.
     """
     found = Findings()
     began = time.monotonic()
@@ -114,24 +125,47 @@ def run_check(check: Check, subject: Subject) -> dict[str, Any]:
         check.run(subject, found)
         outcome = found.outcome
     except NotRunError as error:
-        outcome, why = _cut_short(found, str(error))
+        # What could not be cleaned up is no matter of what this machine lacks.
+        mark = f"{HARNESS}: " if with_notes(error) != str(error) else ""
+        outcome, why = _cut_short(found, mark + with_notes(error))
+    except ControlError as error:
+        found.control(False, with_notes(error))
+        outcome = found.outcome
+    except HarnessError as error:
+        outcome, why = _cut_short(found, _of_the_harness(error))
     except (RedisError, EngineError, ConnectionError, TimeoutError) as error:
-        found.failures.append(f"{type(error).__name__}: {error}")
+        found.failures.append(f"{type(error).__name__}: {with_notes(error)}")
         outcome = FAIL
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         # A reply of another form than any that the scripts give.
         place = traceback.extract_tb(error.__traceback__)[-1]
         found.failures.append(
-            f"an answer was not understood: {type(error).__name__}: {error} "
+            f"an answer was not understood: {type(error).__name__}: {with_notes(error)} "
             f"({Path(place.filename).name}:{place.lineno})"
         )
         outcome = FAIL
     except (OSError, subprocess.SubprocessError) as error:
-        outcome, why = _cut_short(found, f"{HARNESS}: {type(error).__name__}: {error}")
+        outcome, why = _cut_short(found, _of_the_harness(error))
     return entry(
         check, subject, outcome, why or "; ".join((*found.failures, *found.void)), found.evidence,
         time.monotonic() - began,
     )  # fmt: skip
+
+
+def told_of_episode(
+    check_id: str, subject: Subject, number: int, history: Iterable[Mapping[str, Any]]
+) -> str:
+    """Keep the history of an episode that failed; give how it is run again, for a failure."""
+    name = f"{check_id}-{subject.image}-{subject.server_name}-{number}.jsonl"
+    subject.keep(name, "".join(f"{json.dumps(event)}\n" for event in history))
+    return (
+        f"history in {name}; again with --scale {subject.scale.name} --seed {subject.seed} "
+        f"--replay {check_id}:{subject.image}:{number}:{subject.server_name}"
+    )
+
+
+def _of_the_harness(error: Exception) -> str:
+    return f"{HARNESS}: {type(error).__name__}: {with_notes(error)}"
 
 
 def _cut_short(found: Findings, why: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,31 +32,44 @@ class Ledger:
     Attributes:
         failures: answers that contradict what was told before.
         counts: what happened, by kind.
+        history: what clients were told, and what was done between, in the order it was seen.
     """
 
     documents: dict[tuple[str, str], Document] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    history: list[dict[str, Any]] = field(default_factory=list)
     now: str = ""
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
+        self._began = time.monotonic()
+
+    def _note(self, event: str, **what: Any) -> None:
+        seconds = round(time.monotonic() - self._began, 4)
+        self.history.append({"s": seconds, "at": self.now, "event": event, **what})
 
     def count(self, what: str) -> None:
         """Count one of a kind."""
         with self._lock:
             self.counts[what] += 1
+            self._note(what)
 
     def fail(self, what: str) -> None:
         """Keep a contradiction."""
         with self._lock:
-            self.failures.append(f"{self.now}: {what}")
+            self._fail(what)
+
+    def _fail(self, what: str) -> None:
+        self.failures.append(f"{self.now}: {what}")
+        self._note("failure", text=what)
 
     def sending(self, index: str, id_: str) -> int:
         """The number that the next write of a document carries."""
         with self._lock:
             document = self.documents.setdefault((index, id_), Document())
             document.most += 1
+            self._note("write sent", index=index, id=id_, n=document.most)
             return document.most
 
     def acknowledged(self, index: str, id_: str, number: int) -> None:
@@ -64,6 +78,7 @@ class Ledger:
             document = self.documents[index, id_]
             document.least = max(document.least, number)
             self.counts["writes acknowledged"] += 1
+            self._note("write acknowledged", index=index, id=id_, n=number)
 
     def floor(self, index: str) -> dict[str, int]:
         """What a read of an index that begins now must give at least, by document."""
@@ -76,18 +91,19 @@ class Ledger:
         """An answer gave these numbers; `floor` was taken before it was asked for."""
         with self._lock:
             self.counts["answers checked"] += 1
+            self._note(when, index=index, floor=dict(floor), found=dict(found))
             for id_, least in floor.items():
                 number = found.get(id_, ABSENT)
                 document = self.documents[index, id_]
                 if number < least:
-                    self.failures.append(
-                        f"{self.now}: {when}: {index}/{id_} is {number}, {least} was "
-                        "acknowledged or read before"
+                    self._fail(
+                        f"{when}: {index}/{id_} is {number}, {least} was acknowledged or read "
+                        "before"
                     )
                 elif number > document.most:
-                    self.failures.append(
-                        f"{self.now}: {when}: {index}/{id_} is {number}, {document.most} was the "
-                        "last that was sent"
+                    self._fail(
+                        f"{when}: {index}/{id_} is {number}, {document.most} was the last that "
+                        "was sent"
                     )
                 document.least = max(document.least, number)
 

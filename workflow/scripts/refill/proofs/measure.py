@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import secrets
 import shutil
 import time
 from collections import Counter
@@ -19,9 +21,10 @@ from refill.evidence.records import write_json
 from refill.evidence.scrub import without_paths
 from refill.phases.attempted import attempted
 from refill.progress import Progress
-from refill.proofs import crash_gateway, crash_server
-from refill.proofs.disk import IMAGE_NAME, remove_leftovers
+from refill.proofs.asked_for import asked_for
+from refill.proofs.disk import IMAGE_BYTES
 from refill.proofs.findings import IMAGES, OUTCOMES
+from refill.proofs.scratch import FOLDER, Scratch
 from refill.proofs.servers import DEFAULT, Program
 from refill.proofs.setup import Setup, opened
 from refill.proofs.subject import Subject
@@ -29,7 +32,8 @@ from refill.proofs.suite import SCALES, judge, run_all
 
 SCHEMA = "refill.proof/1"
 TARGET = "proofs/aof"
-SCRATCH = Path("results/scratch/proofs-aof")
+# Of the data sets that lie there at the same time, beside the disk whose power is cut.
+NEEDED_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -60,61 +64,52 @@ def prove(plan: Mapping[str, Any], files: Files, progress: Progress) -> dict[str
         The record.
 
     Raises:
-        EngineError: there is no default server or no daemon, or an image is not the one of its
-            record.
+        EngineError: there is no default server or no daemon, an image is not the one of its
+            record, the record cannot be written, or the disk has not enough room.
         StoppedError: the proof was stopped; its attempt says so, and no record is written.
     """
     inside = files.record.resolve().is_relative_to(files.root.resolve())
     written = [files.record] if inside else []
+    _try_output(files.record)
 
     def work(attempt: Attempt, waited: float) -> dict[str, Any]:
         record = _prove(plan, files, attempt, progress, waited)
+        # First: whatever becomes of the record then, a rerun too, the attempt keeps this one.
+        kept = attempt.folder / f"{files.record.stem}.json"
+        write_json(kept, record)
         write_json(files.record, record)
-        if not (inside and record["valid"]):
-            # A rerun replaces the record; the attempt keeps this one.
-            write_json(attempt.folder / f"{files.record.stem}.json", record)
+        if inside and record["valid"]:
+            # It gets a second name there.
+            kept.unlink()
         return record
 
     return attempted(files.root, TARGET, plan, written, progress, work)
 
 
-def replay(
-    plan: Mapping[str, Any], files: Files, what: str, say: Callable[[str], None]
-) -> list[str]:
-    """Run one episode of a crash history again; what it found.
-
-    Args:
-        what: `crash-server:IMAGE:EPISODE` or `crash-gateway:IMAGE:EPISODE`, as a failure names it.
-        say: told what is removed that an earlier run left.
-
-    Raises:
-        EngineError: it names no episode.
-    """
-    id_, _, rest = what.partition(":")
-    image, _, number = rest.partition(":")
-    if (
-        id_ not in (crash_server.ID, crash_gateway.ID)
-        or image not in IMAGES
-        or not number.isdigit()
-    ):
-        raise EngineError(
-            f"{what!r} is no episode: write {crash_server.ID}:IMAGE:EPISODE or "
-            f"{crash_gateway.ID}:IMAGE:EPISODE, with IMAGE {' or '.join(IMAGES)}"
-        )
-    scratch = _empty_scratch(files.root)
+def _try_output(path: Path) -> None:
+    """Try to write at a record's place before minutes of work depend on it."""
+    if path.is_dir():
+        raise EngineError(f"{path}: is a folder: name the file that the record is to be")
+    trial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        with opened(plan, files.images, scratch, say) as setup:
-            default = next(p for p in setup.programs if p.name == DEFAULT)
-            subject = _subject(plan, setup, image, default, scratch)
-            if id_ == crash_server.ID:
-                return crash_server.episode(
-                    subject, int(number), crash_server.KILLS_AN_EPISODE
-                ).failures
-            return crash_gateway.episode(
-                subject, int(number), crash_gateway.KILLS_AN_EPISODE
-            )[0].failures  # fmt: skip
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        trial.touch()
+        trial.unlink()
+    except OSError as error:
+        raise EngineError(
+            f"{path}: the record could not be written there: {error.strerror}: give another path"
+        ) from error
+
+
+def _check_room(folder: Path) -> None:
+    """Refuse a disk that is too full: a server that ends for want of room is no finding."""
+    needed = NEEDED_BYTES + (IMAGE_BYTES if os.geteuid() == 0 else 0)
+    folder.mkdir(parents=True, exist_ok=True)
+    if (free := shutil.disk_usage(folder).free) < needed:
+        raise EngineError(
+            f"{FOLDER}: the proof needs {needed / 1e6:.0f} MB there, {free / 1e6:.0f} MB are free: "
+            "make room, or run it in a folder on another disk"
+        )
 
 
 def _prove(
@@ -122,20 +117,19 @@ def _prove(
 ) -> dict[str, Any]:
     started, clock = datetime.now(UTC), time.monotonic()
     host = host_facts(files.root)
-    scratch = _empty_scratch(files.root)
-    try:
-        with opened(plan, files.images, scratch, progress.say) as setup:
-            subjects = [
-                _subject(plan, setup, image, program, scratch)
-                for program in setup.programs
-                if not program.missing
-                for image in reversed(IMAGES)
-            ]
-            entries = run_all(subjects, progress.say, progress.at)
-    finally:
-        _empty_scratch(files.root)
-    for made in entries:
-        made["why"] = without_paths(made["why"], [files.root])
+    _check_room(files.root / FOLDER)
+    kept = Kept(attempt.folder, files.root)
+    with (
+        Scratch(files.root, progress.say) as scratch,
+        opened(plan, files.images, scratch.path, progress.say) as setup,
+    ):
+        subjects = [
+            subject_of(plan, setup, image, program, scratch.path, kept.history)
+            for program in setup.programs
+            if not program.missing
+            for image in reversed(IMAGES)
+        ]
+        entries = run_all(subjects, progress.say, progress.at, kept.entry)
     invalid = judge(entries)
     return {
         "schema": SCHEMA,
@@ -146,6 +140,7 @@ def _prove(
         "scale": plan["scale"],
         "form": plan["form"],
         "seed": plan["seed"],
+        "asked_for": asked_for(plan, setup.images, files.root),
         "started_at": _stamp(started),
         "ended_at": _stamp(datetime.now(UTC)),
         "waited_for_machine_s": waited,
@@ -155,7 +150,7 @@ def _prove(
         "runtime": setup.runtime,
         "containers": setup.containers,
         "images": setup.images,
-        "servers": [program.as_json() for program in setup.programs],
+        "servers": [_server(program, files.root) for program in setup.programs],
         "default_server": DEFAULT,
         # As other records give engines.
         "engines": {p.name: p.engine_json() for p in setup.programs if not p.missing},
@@ -167,9 +162,15 @@ def _prove(
     }
 
 
-def _subject(
-    plan: Mapping[str, Any], setup: Setup, image: str, program: Program, scratch: Path
+def subject_of(
+    plan: Mapping[str, Any],
+    setup: Setup,
+    image: str,
+    program: Program,
+    scratch: Path,
+    keep: Callable[[str, str], None] = lambda *_: None,
 ) -> Subject:
+    """Give an image on a server as a plan tries it; `keep` takes the histories of failures."""
     return Subject(
         image,
         setup.sources[image],
@@ -178,7 +179,42 @@ def _subject(
         SCALES[plan["form"]],
         plan["seed"],
         setup.parts[image],
+        keep=keep,
     )
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is kept in an attempt's folder while the proof runs, so that its end takes none of it.
+
+    Args:
+        folder: the attempt's.
+        root: the working folder, whose path is taken out of texts.
+    """
+
+    folder: Path
+    root: Path
+
+    def entry(self, made: dict[str, Any]) -> None:
+        """Append a check's entry; its `why` is without paths from here on."""
+        made["why"] = without_paths(made["why"], [self.root])
+        # In a folder: the parts of a proof that is valid go, as they stand in its record.
+        parts = self.folder / "parts"
+        parts.mkdir(exist_ok=True)
+        with (parts / "checks.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(made, sort_keys=True, ensure_ascii=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def history(self, name: str, text: str) -> None:
+        """Write the history of an episode that failed."""
+        (self.folder / name).write_text(text, encoding="utf-8")
+
+
+def _server(program: Program, root: Path) -> dict[str, Any]:
+    # Why one is missing may hold the end of its log.
+    found = program.as_json()
+    return {**found, "status": without_paths(found["status"], [root])}
 
 
 def _counts(entries: list[dict[str, Any]], programs: list[Program]) -> dict[str, Any]:
@@ -188,15 +224,6 @@ def _counts(entries: list[dict[str, Any]], programs: list[Program]) -> dict[str,
         seen = Counter(made["outcome"] for made in entries if made["server"] == program.name)
         counts[program.name] = {outcome: seen[outcome] for outcome in OUTCOMES}
     return counts
-
-
-def _empty_scratch(root: Path) -> Path:
-    """Make the scratch folder empty: what a killed proof left in it may be mounted."""
-    scratch = (root / SCRATCH).resolve()
-    for image in scratch.glob(f"*/{IMAGE_NAME}"):
-        remove_leftovers(image.parent)
-    shutil.rmtree(scratch, ignore_errors=True)
-    return scratch
 
 
 def _stamp(moment: datetime) -> str:

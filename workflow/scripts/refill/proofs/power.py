@@ -14,14 +14,25 @@ from refill.proofs.subject import Subject, create
 POLICIES = ("always", "everysec", "no")
 
 
+FILLS = 50
+
+
 class Steps:
-    """Durable steps, one behind the other, and what was acknowledged of them."""
+    """Durable steps, one behind the other, and what was acknowledged of them.
+
+    Attributes:
+        tokens: of writers that were admitted and stay.
+        generation: the last one.
+        fresh: responses of that generation, by fill; all others are of one before.
+        steps: how many there were.
+    """
 
     def __init__(self, server: Server, index: Index) -> None:
         self._server = server
         self._index = index
         self.tokens: list[str] = []
         self.generation = 0
+        self.fresh: dict[str, str] = {}
         self.steps = 0
 
     def write_for(self, seconds: float) -> None:
@@ -34,7 +45,9 @@ class Steps:
             token = f"w{number}"
             run(index.admit(token))
             self.generation = run(index.release(token))[1]
-            run(index.publish(index.fill(number % 50), f"x{number}", self.generation))
+            fill, body = index.fill(number % FILLS), f"x{number}"
+            run(index.publish(fill, body, self.generation))
+            self.fresh = {fill: body}
             run(STAYING.admit(token))
             self.tokens.append(token)
             self.steps += 3
@@ -68,20 +81,21 @@ def power_cut(kind: str, policy: str) -> Callable[[Subject, Findings], None]:
             lost = sum(token not in there for token in steps.tokens)
             # Each lost generation is the release of one writer.
             lost_releases = max(0, steps.generation - generation)
-            stale = 0
-            for number in range(50):
-                reply = server.run(index.lookup(index.fill(number)))
-                stale += reply[0] == 1
+            served = _served(server, index)
+            old = sum(steps.fresh.get(fill) != body for fill, body in served.items())
             found.note(
                 file_system=kind, appendfsync=policy, acknowledged=steps.steps,
                 lost=lost + lost_releases, lost_admissions=lost, lost_releases=lost_releases,
-                catalog_is_there=index.key in seen, hits_after=stale,
+                catalog_is_there=index.key in seen, hits_after=len(served), old_answers_after=old,
                 property_holds=lost + lost_releases == 0,
             )  # fmt: skip
             if policy == "always":
                 found.same("admissions lost", lost, 0)
                 found.same("generation", generation, steps.generation)
                 found.expect(steps.steps > 0, "no step was acknowledged")
+                found.same("old answers that are served after the cut", old, 0)
+                if subject.ephemeral:
+                    found.same("responses that the log brought back", len(served), 0)
             else:
                 found.control(
                     lost + lost_releases > 0,
@@ -90,6 +104,14 @@ def power_cut(kind: str, policy: str) -> Callable[[Subject, Findings], None]:
 
     check.__doc__ = f"Cut the power of {kind} under appendfsync {policy}."
     return check
+
+
+def _served(server: Server, index: Index) -> dict[str, str]:
+    """Look all fills up; the bodies of those that are hits."""
+    replies = {fill: server.run(index.lookup(fill)) for fill in map(index.fill, range(FILLS))}
+    return {
+        fill: str(reply[1]).partition("\n")[2] for fill, reply in replies.items() if reply[0] == 1
+    }
 
 
 def _title(kind: str, policy: str) -> str:

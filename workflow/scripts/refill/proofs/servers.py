@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,14 @@ from redis.exceptions import RedisError
 
 from refill.contexts import OpensParts
 from refill.engines.description import EngineError
-from refill.engines.valkey import Aof, Control, connect, find_binary, new_password, server
+from refill.engines.valkey import Aof, Control, connect, find_binary, new_password, quoted, server
 from refill.evidence.hashes import sha256_file
 from refill.proofs.calls import NAMESPACE, Call, Scripts, for_redis, plain
 from refill.proofs.engines import Engine
-from refill.proofs.findings import NotRunError
+from refill.proofs.findings import ControlError, NotRunError
+from refill.proofs.identity import RELIED_ON, Identity
 from refill.runtimes.process import ProcessEngine
+from refill.told import with_notes
 
 DEFAULT = "valkey-8.1"
 VALKEY_9, REDIS_7 = "valkey-9", "redis-7"
@@ -42,6 +44,7 @@ class Program:
         path: of the program; None where it is missing.
         product: `Valkey` or `Redis`.
         missing: why there is none.
+        settings: that the proof relies on, as the server itself said at its first start.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Program:
     product: str = ""
     version: str = ""
     missing: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_redis(self) -> bool:
@@ -73,6 +77,7 @@ class Program:
             "status": f"not run: {self.missing}" if self.missing else "run",
             "scripts": "`local server = redis` added" if self.is_redis else "as built",
             "counts": self.name == DEFAULT,
+            "settings": dict(self.settings),
         }
 
     def engine_json(self) -> dict[str, Any]:
@@ -152,6 +157,30 @@ def _program(name: str, path: Path, given: str | None) -> Program:
     return Program(name, path, product, version)
 
 
+def started_once(program: Program, folder: Path, given: Mapping[str, str | None]) -> Program:
+    """Start a server once, before any check: is it what it must be, and how is it set?
+
+    Args:
+        program: that was found.
+        folder: for its files; removed again.
+        given: as for `find`.
+
+    Returns:
+        The program with its settings; as a missing one when it does not start here, unless it was
+        given or is the default.
+
+    Raises:
+        EngineError: it was given or is the default, and does not start or is not what it must be.
+    """
+    try:
+        with Server(program, {}, folder) as server:
+            return replace(program, settings=server.identity.settings)
+    except (EngineError, ControlError, RedisError) as error:
+        if given.get(program.name) is None and program.name != DEFAULT:
+            return _none(program.name, f"does not start here as it must: {with_notes(error)}")
+        raise EngineError(f"proof.servers.{program.name}: {with_notes(error)}") from error
+
+
 class Server(OpensParts):
     """A durable server that is killed and started again on the same data. Used as a context.
 
@@ -181,8 +210,13 @@ class Server(OpensParts):
         self.folder = folder.resolve()
         self.data = (data or folder / "data").resolve()
         self.password = new_password()
-        settings = {"auto-aof-rewrite-percentage": "0", **settings}
-        self.engine = program.engine(self.password, settings, self.folder, self.data)
+        relied_on = {**RELIED_ON, **settings}
+        given = {setting: quoted(value) for setting, value in relied_on.items()}
+        self.engine = program.engine(self.password, given, self.folder, self.data)
+        # Where a container sees its data is for its image to say.
+        compared = relied_on if program.path is None else {**relied_on, "dir": str(self.data)}
+        version = f"{program.product} {program.version}".strip()
+        self.identity = Identity(program.name, self.engine, compared, version)
         self._clients: list[Redis] = []
 
     def _start(self) -> None:
@@ -205,6 +239,7 @@ class Server(OpensParts):
 
         Raises:
             EngineError: it ended, or was not ready in time.
+            ControlError: what answers is not what was started, or has other settings.
         """
         if (status := self._start_or_end()) is not None:
             raise EngineError(f"{self._name} ended with {status}.{self.engine.tail()}")
@@ -234,17 +269,25 @@ class Server(OpensParts):
         Raises:
             NotRunError: its processes are out of sight.
         """
+        if isinstance(self.engine, ProcessEngine):
+            # Of the server itself, which a script may have started.
+            return self.identity.process
         try:
             return self.engine.pid
         except EngineError as error:
             raise NotRunError(str(error)) from error
 
     def kill(self) -> None:
-        """SIGKILL: what is in the page cache stays, as after a crash of the process alone."""
+        """SIGKILL: what is in the page cache stays, as after a crash of the process alone.
+
+        Raises:
+            ControlError: it is not dead then.
+        """
         for client in self._clients:
             client.close()
         self._clients.clear()
         self.engine.kill()
+        self.identity.check_gone(self.password)
 
     def crash(self) -> None:
         """Kill it and start it again."""
@@ -259,6 +302,7 @@ class Server(OpensParts):
 
     def _connect_all(self, load: bool) -> None:
         self.client: Any = self.connect()
+        self.identity.check(self.client)
         self.scripts = Scripts(self.client, self.sources)
         if load:
             self.scripts.load()

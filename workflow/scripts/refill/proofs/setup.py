@@ -13,7 +13,7 @@ from refill.phases.image_records import archive_of, image_block, read_image
 from refill.proofs.calls import read_sources
 from refill.proofs.engines import QDRANT, Archives, Parts
 from refill.proofs.findings import IMAGES
-from refill.proofs.servers import Program, find
+from refill.proofs.servers import Program, find, started_once
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,10 @@ def opened(
             yield setup
         return
     archives = {name: _archive(path, records[name]) for name, path in images.items()}
+    given = plan["servers"]
     yield Setup(
         "process",
-        find(plan["servers"]),
+        [p if p.missing else started_once(p, scratch / p.name, given) for p in find(given)],
         {name: {**image_block(r), "archive": r["archive"]} for name, r in records.items()},
         {image: read_sources(archives[image]) for image in IMAGES},
         {image: Archives(archives[image], archives[QDRANT]) for image in IMAGES},

@@ -44,6 +44,7 @@ class Subject:
         seed: of everything that is drawn.
         parts: what a whole gateway is made of; None where only scripts are tried.
         tell: takes one line on how far a long check is.
+        keep: takes the name and the text of a file that tells more of a failure.
     """
 
     image: str
@@ -54,6 +55,7 @@ class Subject:
     seed: int = 1
     parts: Parts | None = None
     tell: Callable[[str], None] = lambda _: None
+    keep: Callable[[str, str], None] = lambda *_: None
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     @property

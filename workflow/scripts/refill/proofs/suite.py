@@ -50,7 +50,10 @@ _POWER_CONTROLS = {c.id for c in power.CHECKS if not c.id.endswith("-always")}
 
 
 def run_all(
-    subjects: Iterable[Subject], say: Callable[[str], None], at: Callable[[str], None]
+    subjects: Iterable[Subject],
+    say: Callable[[str], None],
+    at: Callable[[str], None],
+    keep: Callable[[dict[str, Any]], None],
 ) -> list[dict[str, Any]]:
     """Run every check on every subject; the entries of the record, in that order.
 
@@ -58,6 +61,7 @@ def run_all(
         subjects: the images on the servers that there are.
         say: told of every check that did not pass.
         at: told where the proof is.
+        keep: takes each entry when it is there, as the proof may not come to its end.
     """
     entries = []
     for subject in subjects:
@@ -67,9 +71,12 @@ def run_all(
             subject.tell = partial(_tell, at, where)
             if check.default_only and subject.server_name != DEFAULT:
                 why = f"tried on {DEFAULT} only"
-                entries.append(entry(check, subject, NOT_RUN, why, {}, 0.0))
+                made = entry(check, subject, NOT_RUN, why, {}, 0.0)
+                keep(made)
+                entries.append(made)
                 continue
             made = run_check(check, subject)
+            keep(made)
             entries.append(made)
             if made["outcome"] != PASS:
                 say(f"{where}: {made['outcome'].upper()}: {made['why']}")

@@ -72,6 +72,7 @@ class World:
         dead: writers that were given up and not released by a recovery yet.
         failures: what contradicts what was acknowledged.
         counts: what happened, by kind.
+        history: what clients called and were told, and the kills between, in their order.
     """
 
     def __init__(self) -> None:
@@ -82,6 +83,7 @@ class World:
         self.dead: list[DeadWriter] = []
         self.failures: list[str] = []
         self.counts: Counter[str] = Counter()
+        self.history: list[dict[str, Any]] = []
         self.now = "before the first step"
         self._made = 0
 
@@ -93,6 +95,11 @@ class World:
     def fail(self, what: str) -> None:
         """Keep a contradiction, with the step at which it was seen."""
         self.failures.append(f"{self.now}: {what}")
+        self.note("failure", text=what)
+
+    def note(self, event: str, **what: Any) -> None:
+        """Add to the history."""
+        self.history.append({"at": self.now, "event": event, **what})
 
     def give_numbers(self, incarnation: str, token: str, numbers: range) -> None:
         """Take note of an admitted writer's numbers, which nobody else may have."""

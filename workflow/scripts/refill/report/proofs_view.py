@@ -35,6 +35,7 @@ def section(records: Sequence[Record]) -> dict[str, Any]:
         "there": True,
         "record": record,
         "valid": record["valid"],
+        "syncs_seen": _syncs_seen(checks, default),
         "servers": [_server(server, record["counts"]) for server in record["servers"]],
         "images": {name: _image(image) for name, image in record["images"].items()},
         "containers": record["runtime"] == "docker",
@@ -64,6 +65,21 @@ def section(records: Sequence[Record]) -> dict[str, Any]:
             or (m["outcome"] == "not run" and m["server"] == default)
         ],
     }
+
+
+def _syncs_seen(checks: Sequence[Record], default: str) -> bool:
+    """Return whether a check that sees a sync, or the want of one, passed for each image."""
+    seen = {
+        made["image"]
+        for made in checks
+        if made["server"] == default
+        and made["outcome"] == "pass"
+        and (
+            made["id"] == "sync-counts"
+            or (made["id"].startswith(_POWER) and made["id"].endswith("-always"))
+        )
+    }
+    return seen >= set(IMAGES)
 
 
 def _server(server: Mapping[str, Any], counts: Mapping[str, Any]) -> dict[str, str]:

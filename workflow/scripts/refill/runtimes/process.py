@@ -71,6 +71,8 @@ class ProcessEngine:
         self._place = Place(free_port(), storage)
         self.start_s = float("nan")
         self._process: subprocess.Popen[bytes] | None = None
+        # Of the process and all that it starts; None once it was killed.
+        self._group: int | None = None
         self.address = Address("127.0.0.1", self._place.port)
 
     def __enter__(self) -> Self:
@@ -107,6 +109,8 @@ class ProcessEngine:
         Raises:
             EngineError: its program cannot be started.
         """
+        # What a process that ended by itself may have left, such as the server of a wrapper.
+        self._kill_group()
         self._place.storage.mkdir(parents=True, exist_ok=True)
         command = list(self.description.command(self._place))
         if self._user is not None:
@@ -137,6 +141,7 @@ class ProcessEngine:
                 raise EngineError(
                     f"{self.description.name} cannot be started: {command[0]}: {error.strerror}"
                 ) from error
+        self._group = self._process.pid
         if given:
             assert self._process.stdin is not None
             # It can have ended already; `check` says so.
@@ -210,10 +215,24 @@ class ProcessEngine:
             ) from None
 
     def kill(self) -> None:
-        """Kill the engine's process (SIGKILL); its data stay."""
+        """Kill the engine's process and all that it started (SIGKILL); its data stay."""
+        self._kill_group()
         if self._process is not None:
-            self._process.kill()
             self._process.wait()
+
+    def _kill_group(self) -> None:
+        # Once only: the number of a group that is gone can be another's later.
+        group, self._group = self._group, None
+        if group is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+
+    def owns(self, process: int) -> bool:
+        """Say whether a process is the engine's: the one that was started, or of its group."""
+        try:
+            return self._group is not None and os.getpgid(process) == self._group
+        except ProcessLookupError:
+            return False
 
     def run(self, arguments: Sequence[str]) -> tuple[int, str]:
         """Run the engine's program once more, with further arguments, as it was started.
@@ -280,13 +299,11 @@ class ProcessEngine:
                 try:
                     process.wait(STOP_TIMEOUT_S)
                 except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+                    self.kill()
             if process.stdin is not None:
                 process.stdin.close()
             # A helper process that stayed behind; none did when there is no such group.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            self._kill_group()
         if not self._keeps_data:
             shutil.rmtree(self._place.storage.parent, ignore_errors=True)
 
