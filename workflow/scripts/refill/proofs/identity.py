@@ -74,6 +74,7 @@ class Identity:
         self.process = int(info["process_id"])
         # A container has process numbers of its own, and ends with all that runs in it.
         if isinstance(self._engine, ProcessEngine) and not self._engine.owns(self.process):
+            _ask_to_end(client)
             raise ControlError(
                 f"{self._name}: process {self.process} answers, which is neither the one that was "
                 f"started ({self._engine.pid}) nor of its group, so a kill would not end it: give "
@@ -111,7 +112,9 @@ class Identity:
         address = self._engine.address
         if wait_for(lambda: not _listens(address), GONE_S, 0.01):
             return
-        _ask_to_end(address, password)
+        client = connect(address, password)
+        _ask_to_end(client)
+        client.close()
         raise ControlError(
             f"{self._name}: after its kill something still listens at its port: the kill does not "
             "end it"
@@ -134,9 +137,7 @@ def _listens(address: Address) -> bool:
         return False
 
 
-def _ask_to_end(address: Address, password: str) -> None:
-    client: Any = connect(address, password)
-    # It may be another's, whose password this is not; it ends without an answer.
+def _ask_to_end(client: Any) -> None:
+    # It ends without an answer; and it may be another's, whose password this is not.
     with suppress(RedisError, OSError):
         client.execute_command("SHUTDOWN", "NOSAVE", "NOW", "FORCE")
-    client.close()
