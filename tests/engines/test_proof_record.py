@@ -182,11 +182,11 @@ def test_what_a_record_holds_is_not_kept_twice(
 
 def schedule(world: Any) -> dict[str, list[int]]:
     """Which clients went on at each step before the kills."""
-    steps: dict[str, list[int]] = {}
-    for event in world.history:
-        if "client" in event and "step" in event["at"] and event["event"] != "answer":
-            steps.setdefault(event["at"], []).append(event["client"])
-    return steps
+    return {
+        event["at"]: event["clients"]
+        for event in world.history
+        if event["event"] == "go on" and "step" in event["at"]
+    }
 
 
 def beginnings(world: Any) -> dict[tuple[str, int], tuple[str, list[str]]]:
@@ -217,31 +217,31 @@ def test_what_is_drawn_replays_for_each_client_and_step(tmp_path: Path) -> None:
     assert len({at for at, _ in same if at.startswith("kill 5")}) > 0
     assert [p for p in same if beginnings(one)[p] != beginnings(other)[p]] == []
     assert {at.partition(",")[0] for at in schedule(one)} == {f"kill {n}" for n in range(1, 6)}
-    assert schedule(one).keys() == schedule(other).keys()
-    differs = crash_server.episode(replace(made, seed=2), 0, 5)
-    assert schedule(one).keys() != schedule(differs).keys()
+    assert schedule(one) == schedule(other)
+    assert schedule(one) != schedule(crash_server.episode(replace(made, seed=2), 0, 1))
 
 
 def test_the_history_of_a_failed_episode_is_kept_with_how_to_run_it_again(tmp_path: Path) -> None:
     made = subject("new", tmp_path, "valkey-9")
-    release = made.sources["release"]
-    old = b"server.call('HINCRBY', KEYS[2], 'generation', 1)"
-    new = b"tonumber(server.call('HGET', KEYS[2], 'generation'))"
-    assert old in release
+    admit, old = made.sources["admit"], b"local first = server.call('HINCRBY'"
+    assert old in admit
     folder = tmp_path / "attempt"
     folder.mkdir()
+    not_durable = b"server.set_repl(server.REPL_NONE)\n" + old
     faulty = replace(
         made,
-        sources={**made.sources, "release": release.replace(old, new)},
+        sources={**made.sources, "admit": admit.replace(old, not_durable)},
+        scale=replace(made.scale, other_kills=120),
         keep=Kept(folder, tmp_path).history,
     )
     found = Findings()
     crash_server.crashes(faulty, found)
     (first, *_) = found.failures
-    (name,) = [path.name for path in folder.iterdir()]
-    assert name == "crash-server-new-valkey-9-0.jsonl"
+    (name, *_) = sorted(path.name for path in folder.iterdir())
+    number = name.removeprefix("crash-server-new-valkey-9-").removesuffix(".jsonl")
+    assert first.startswith(f"episode {number}, ")
     assert f"history in {name}; again with --scale test --seed 1 " in first
-    assert first.endswith("--replay crash-server:new:0:valkey-9")
+    assert first.endswith(f"--replay crash-server:new:{number}:valkey-9")
     history = [json.loads(line) for line in (folder / name).read_text().splitlines()]
     assert history[0]["at"] == "kill 1, step 1"
     assert {"begins", "answer", "view", "lookup", "failure"} <= {e["event"] for e in history}

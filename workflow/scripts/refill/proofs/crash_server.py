@@ -187,6 +187,7 @@ class Episode:
         """Let so many clients go on; which ones."""
         chosen = self._chance.sample(self._clients, number)
         self._rounds += 1
+        self.world.note("go on", clients=[client.number for client in chosen])
         for client in chosen:
             client.chance.seed(f"{self._seed} {self._place} {self._rounds} {client.number}")
             self._advance(client)
