@@ -167,20 +167,26 @@ def test_the_disk_of_a_killed_proof_is_removed_although_its_results_are_gone(
     dead = project / FOLDER / name_of(replace(Owner.this_process(), began=1))
     left = Disk(kind, dead / "new-valkey-8.1-3")
     left.__enter__()
-    left.cut()
-    if not mounted:
-        subprocess.run(["umount", left.mount_point], check=True)
-    subprocess.run(["rm", "-rf", project / "results"], check=False, stderr=subprocess.DEVNULL)
-    assert left_below(project) == [dead / "new-valkey-8.1-3"]
-    assert not (dead / "new-valkey-8.1-3" / IMAGE_NAME).exists()
-    said: list[str] = []
-    with Scratch(project, said.append) as scratch:
-        assert not dead.exists()
-        assert not scratch.path.exists()
-    assert said == []
-    assert left_below(project) == []
-    assert str(project) not in Path("/proc/self/mountinfo").read_text()
-    assert str(tmp_path) not in devices()
+    try:
+        left.cut()
+        if not mounted:
+            subprocess.run(["umount", left.mount_point], check=True)
+        subprocess.run(["rm", "-rf", project / "results"], check=False, stderr=subprocess.DEVNULL)
+        assert left_below(project) == [dead / "new-valkey-8.1-3"]
+        assert not (dead / "new-valkey-8.1-3" / IMAGE_NAME).exists()
+        said: list[str] = []
+        with Scratch(project, said.append) as scratch:
+            assert not dead.exists()
+            assert not scratch.path.exists()
+        assert said == []
+        assert left_below(project) == []
+        assert str(project) not in Path("/proc/self/mountinfo").read_text()
+        assert str(tmp_path) not in devices()
+    finally:
+        # Where it was not removed.
+        subprocess.run(["umount", left.mount_point], check=False, stderr=subprocess.DEVNULL)
+        if str(tmp_path) in devices():
+            subprocess.run(["losetup", "--detach", left._device], check=True)
 
 
 def test_what_another_proof_uses_is_left_alone(tmp_path: Path) -> None:

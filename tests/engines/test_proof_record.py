@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -20,11 +21,13 @@ from refill.evidence.records import write_json
 from refill.images import build as build_image
 from refill.progress import silent
 from refill.proofs import crash_server, measure, suite
+from refill.proofs.actors import any_client
 from refill.proofs.engines import QDRANT
 from refill.proofs.findings import Check, Findings, told_of_episode
 from refill.proofs.measure import Files, Kept, prove
 from refill.proofs.replay import Name, replay
 from refill.proofs.subject import Subject
+from refill.proofs.world import DeadWriter, Life, World
 
 
 def proof(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -103,12 +106,16 @@ def holds(_: Subject, found: Findings) -> None:
     found.note(number=1)
 
 
-@pytest.mark.parametrize("output", ["results", "results/images/gateway-new.json/aof.json"])
-def test_an_output_that_cannot_be_written_is_refused_at_once(output: str, built: Path) -> None:
-    done = proof(built, "--output", output, "--scale", "smoke")
-    assert done.returncode == 1
-    assert output in done.stderr
-    assert "is a folder" in done.stderr or "give another path" in done.stderr
+@pytest.mark.parametrize(
+    ("output", "says"),
+    [("results", "is a folder"), ("results/images/gateway-new.json/aof.json", "another path")],
+)
+def test_an_output_that_cannot_be_written_is_refused_at_once(
+    output: str, says: str, built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suite, "CHECKS", (Check("x", "a property", "published", holds),))
+    with pytest.raises(EngineError, match=rf"^{output}: .*{says}"):
+        prove(PLAN, replace(FILES, record=Path(output)), silent("proof"))
     assert list_attempts(built) == []
 
 
@@ -135,6 +142,7 @@ def test_a_record_that_could_not_be_written_is_in_the_attempt(
 def test_a_full_disk_is_refused_before_anything_starts(
     built: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(suite, "CHECKS", (Check("x", "a property", "published", holds),))
     monkeypatch.setattr(measure, "NEEDED_BYTES", 1 << 60)
     with pytest.raises(EngineError, match=r"results/scratch: the proof needs 11529\d+ MB there, "):
         prove(PLAN, FILES, silent("proof"))
@@ -221,6 +229,20 @@ def test_what_is_drawn_replays_for_each_client_and_step(tmp_path: Path) -> None:
     assert schedule(one) != schedule(crash_server.episode(replace(made, seed=2), 0, 1))
 
 
+def test_what_a_client_draws_does_not_depend_on_who_died() -> None:
+    recovers = 0
+    for seed in range(60):
+        first = []
+        for dead in ([], [DeadWriter("a", "c1", "w", wrote=True)]):
+            world = World()
+            world.lives["c1"], world.dead = Life("a"), dead
+            first.append(next(any_client(world, random.Random(seed))))
+            recovers += world.counts["clients: recover"]
+        if world.counts["clients: recover"] == 0:
+            assert first[0] == first[1]
+    assert 0 < recovers < 30
+
+
 def test_the_history_of_a_failed_episode_is_kept_with_how_to_run_it_again(tmp_path: Path) -> None:
     made = subject("new", tmp_path, "valkey-9")
     admit, old = made.sources["admit"], b"local first = server.call('HINCRBY'"
@@ -264,7 +286,7 @@ def test_a_replay_is_on_the_server_that_is_named(
 
     def episode(made: Subject, number: int, kills: int) -> Any:
         tried.append((made.server_name, made.seed, number, kills))
-        return crash_server.World()
+        return World()
 
     monkeypatch.setattr(crash_server, "episode", episode)
     assert replay(PLAN, FILES, "crash-server:new:0:valkey-9", print) == []
