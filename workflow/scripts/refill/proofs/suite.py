@@ -11,10 +11,12 @@ from refill.proofs import (
     crash_server,
     damage,
     fills,
+    gateway_scripts,
     power,
     published,
     refusals,
     tracing,
+    two_gateways,
     whole,
 )
 from refill.proofs.findings import (
@@ -42,6 +44,8 @@ CHECKS: tuple[Check, ...] = (
     *damage.CHECKS,
     *tracing.CHECKS,
     *whole.CHECKS,
+    *gateway_scripts.CHECKS,
+    *two_gateways.CHECKS,
     *crash_server.CHECKS,
     *crash_gateway.CHECKS,
     *power.CHECKS,
