@@ -143,7 +143,7 @@ MUTATIONS = (
         "        def looked(found: Hit | Miss | Exception) -> None:\n"
         "            if isinstance(found, Hit):\n"
         "                kept[fill] = found.body\n",
-        HITS, LATE, HELD,
+        LATE, HELD,
     ),
     Mutation(
         "a writer is released before Qdrant has its write", "documents.py",

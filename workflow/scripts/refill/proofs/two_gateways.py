@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
 
 from refill.engines.description import EngineError
 from refill.faults.gate import ANSWER, REQUEST, Gate
@@ -23,8 +22,7 @@ from refill.proofs.subject import Subject
 
 NAME, ID = "things", "1"
 MAPPING = {"mappings": {"properties": {"n": {"type": "integer"}}}}
-# Without a total an answer is one call to Qdrant, so it is of one state of the index.
-SINGLE: Mapping[str, Any] = {"sort": [{"n": "desc"}], "track_total_hits": False}
+SORTED = {"sort": [{"n": "desc"}]}
 # The one request of a write that changes documents.
 UPSERT = b"/points?wait=true"
 GATE_S = 20.0
@@ -72,32 +70,33 @@ class Pair:
             self.ledger.acknowledged(NAME, ID, n)
         return status
 
-    def read(self, through: int, when: str, size: int = 10) -> int:
-        """Search, and hold the number that comes against what was told before; the number.
+    def read(self, through: int, when: str, way: str = "a") -> int:
+        """Read the document, and hold its number against what was told before; the number.
+
+        A read by id is one call to Qdrant, so it is of one state of the index.
 
         Args:
-            size: of the page; another size is another response.
+            way: a word that changes nothing but the response's key in the cache.
         """
+        path = f"/{NAME}/_doc/{ID}?preference={way}"
         floor = self.ledger.floor(NAME)
-        answer = self.stack.must("POST", f"/{NAME}/_search", {**SINGLE, "size": size}, through)
-        hits = answer["hits"]["hits"]
+        number = int(self.stack.must("GET", path, None, through)["_source"]["n"])
+        self.ledger.read(NAME, floor, {ID: number}, when)
+        return number
+
+    def search(self, through: int, when: str) -> int:
+        """As `read`, by a search."""
+        floor = self.ledger.floor(NAME)
+        hits = self.stack.must("POST", f"/{NAME}/_search", SORTED, through)["hits"]["hits"]
         found = {hit["_id"]: int(hit["_source"]["n"]) for hit in hits}
         self.ledger.read(NAME, floor, found, when)
         return found.get(ID, ABSENT)
 
-    def get(self, through: int, when: str) -> int:
-        """As `read`, of the document by its id."""
-        floor = self.ledger.floor(NAME)
-        answer = self.stack.must("GET", f"/{NAME}/_doc/{ID}", None, through)
-        found = {ID: int(answer["_source"]["n"])}
-        self.ledger.read(NAME, floor, found, when)
-        return found[ID]
-
     def read_all(self, when: str) -> list[int]:
         """Read through both twice, so that what the cache holds is read, too."""
         return [
-            self.read(through, f"{when}, gateway {through}, {time}", size)
-            for size in (10, 11)
+            self.read(through, f"{when}, gateway {through}, {time}", way)
+            for way in ("a", "b")
             for through in (0, 1)
             for time in ("first", "again")
         ]
@@ -147,7 +146,7 @@ def late_fills(subject: Subject, found: Findings) -> None:
         kept = pair.fills_of(2)
         found.control(kept > 0, "nothing was published, so nothing could be stale")
         with held(reader, ANSWER):
-            late = pool.submit(pair.read, 0, "an answer beside a writer", 12)
+            late = pool.submit(pair.read, 0, "an answer beside a writer", "c")
             wait_held(reader)
             with held(writer, REQUEST, UPSERT):
                 writing = pool.submit(pair.write, 1)
@@ -187,9 +186,9 @@ def held_writes(subject: Subject, found: Findings) -> None:
             found.same("the write of a gateway that is killed", writing.result(), None)
             _nothing_new(pair, found, "beside a write whose gateway is dead", pair_state, 2)
         # Now it comes, from a gateway that is no more.
-        came = wait_for(lambda: pair.get(1, "when the dead one's write comes") == 3, GATE_S)
+        came = wait_for(lambda: pair.search(1, "when the dead one's write comes") == 3, GATE_S)
         found.control(came, "the write of the dead gateway never came")
-        late = {pair.read(1, "after the dead one's write has come", size) for size in (10, 11)}
+        late = {pair.read(1, "after the dead one's write has come", way) for way in "ab"}
         found.same("reads when it has come", late, {3})
         found.same("writers before the recovery", pair.state()["writers"], 1)
         stack.recover()
@@ -209,7 +208,7 @@ def held_writes(subject: Subject, found: Findings) -> None:
 def _nothing_new(pair: Pair, found: Findings, when: str, before: Mapping[str, int], n: int) -> None:
     """State that a writer stands, and that the other gateway neither serves nor publishes."""
     counted = pair.stack.counters(1)
-    reads = {pair.read(1, when, size) for size in (10, 10, 20)}
+    reads = {pair.read(1, when, way) for way in ("a", "a", "new")}
     after = pair.stack.counters(1)
     found.same(f"reads {when}", reads, {n})
     for name in ("hits", "fills"):
