@@ -87,18 +87,18 @@ MUTATIONS = (
     one(
         "each response is written elsewhere, too", "catalog.py", PUBLISH,
         '            await self.valkey.call("SET", f"copies:{fill}", body)\n' + PUBLISH,
-        SCRIPTS, HITS,
+        HITS,
     ),
     one(
         "responses are told to subscribers", "catalog.py", PUBLISH,
         '            await self.valkey.call("PUBLISH", fill, body)\n' + PUBLISH,
-        SCRIPTS, HITS,
+        SCRIPTS,
     ),
     one(
         "responses are kept by an own script", "catalog.py", PUBLISH,
         '            own = "return server.call(\'SET\', KEYS[1], ARGV[1])"\n'
         '            await self.valkey.call("EVAL", own, 1, fill + "x", body)\n' + PUBLISH,
-        SCRIPTS, HITS,
+        HITS,
     ),
     one(
         "a hit extends the life of its response", "catalog.py",

@@ -189,5 +189,6 @@ def _unescaped(match: re.Match[str]) -> str:
 def _shown(command: Command) -> str:
     """A command's name and the kind of its first key."""
     first = command.words[1] if len(command.words) > 1 else ""
-    kind, colon, _ = first.rpartition(":")
-    return f"{command.name} {kind}:*" if colon else f"{command.name} {first[:60]}".rstrip()
+    before, found, _ = first.partition(FILL_PREFIX)
+    kind = f"{before}{found}*" if found else first[:60]
+    return f"{command.name} {kind}".rstrip()
