@@ -35,7 +35,8 @@ SMALL = Scale("test", 20, 12, {"new": 16, "old": 16}, other_kills=2, cut_s=0.3)
 BY_ID = {check.id: check for check in suite.CHECKS}
 
 # What tells containers from processes: kills by the daemon, files seen from outside, parts that
-# reach one another by name, syncs seen from outside, power under a folder that a container has.
+# reach one another by name, a gate that they reach, what a server tells of them, syncs seen from
+# outside, power under a folder that a container has.
 TELLING = (
     "publication-hit",
     "rewrite-restores",
@@ -44,6 +45,8 @@ TELLING = (
     "failed-sync",
     "sync-counts",
     "gateway-without-data",
+    "gateway-scripts",
+    "gateway-held-write",
     "crash-server",
     "crash-gateway",
     "power-cut-ext4-always",

@@ -11,10 +11,9 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,8 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
+from refill.faults import gate
+from refill.load.wire import Address
 
 ROOT = Path(__file__).resolve().parents[2]
 TREE = ROOT / "images" / "gateway"
@@ -251,77 +252,12 @@ def call(
     return response.status, json.loads(answer) if answer else None
 
 
-class Gate:
-    """A relay to Qdrant that can hold a request or an answer back."""
+class Gate(gate.Gate):
+    """A relay to a port of this machine that can hold a request or an answer back."""
 
     def __init__(self, port: int) -> None:
-        self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._lock = threading.Lock()
-        self._what = ""
-        self._countdown = 0
-        self._drop = False
-        self._open = threading.Event()
-        self.held = threading.Event()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def hold(self, what: str, number: int = 1) -> None:
-        """Hold back the n-th "request" or "answer" from now on, and all behind it."""
-        with self._lock:
-            self._what, self._countdown, self._drop = what, number, False
-            self._open.clear()
-            self.held.clear()
-
-    def stand_aside(self) -> None:
-        """Hold on to what is held, and let everything else pass."""
-        with self._lock:
-            self._what = ""
-
-    def release(self, drop: bool = False) -> None:
-        """Let what was held go on its way, or drop it."""
-        with self._lock:
-            self._what, self._drop = "", drop
-            self._open.set()
-
-    def close(self) -> None:
-        self.release(drop=True)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._target))
-                for source, sink, what in (
-                    (client, server, "request"),
-                    (server, client, "answer"),
-                ):
-                    thread = threading.Thread(
-                        target=self._relay, args=(source, sink, what), daemon=True
-                    )
-                    thread.start()
-
-    def _relay(self, source: socket.socket, sink: socket.socket, what: str) -> None:
-        with suppress(OSError):
-            while data := source.recv(1 << 20):
-                if self._holds(what):
-                    self._open.wait(60)
-                    if self._drop:
-                        break
-                sink.sendall(data)
-        with suppress(OSError):
-            sink.shutdown(socket.SHUT_WR)
-
-    def _holds(self, what: str) -> bool:
-        with self._lock:
-            if self._what != what:
-                return False
-            self._countdown -= 1
-            if self._countdown > 0:
-                return False
-            self.held.set()
-            return True
+        super().__init__(Address("127.0.0.1", port))
+        self.port = self.address.port
 
 
 class Parts:

@@ -16,6 +16,7 @@ from typing import Any
 
 from refill.engines import qdrant, valkey
 from refill.engines.description import Description, EngineError
+from refill.faults.gate import Gate
 from refill.phases.image_records import image_block
 from refill.proofs.calls import known_sources
 from refill.proofs.engines import GATEWAY, QDRANT, VALKEY, Engine
@@ -85,6 +86,21 @@ class Images:
     def engine(self, part: str, description: Description, place: Path) -> Engine:
         """A part in a container, its data in a volume."""
         return self._images[part].engine(description, place / f"{part}.log")
+
+    def gate(self, to: Engine) -> Gate:
+        """A gate of this process, at this machine's address on the containers' network.
+
+        Raises:
+            NotRunError: this machine is not on it.
+        """
+        host = self._images[GATEWAY].run.host_address()
+        try:
+            return Gate(to.address, host)
+        except OSError as error:
+            raise NotRunError(
+                f"needs a network that this machine shares with its containers, to stand between "
+                f"a gateway and Qdrant: {host}: {error.strerror}"
+            ) from error
 
 
 @contextmanager

@@ -1,7 +1,10 @@
 """The gateway is killed at random points of writes, beside readers; now and then the server, too.
 
-An episode is one data set with several kills. Who does what, and when the kill comes, follow from
-the episode's seed; how far the requests have come by then does not.
+An episode is one data set with two gateways and several kills. One gateway writes, reads and is
+killed; the other one reads, so that what keeps readers from writes is the catalog, not a lock of
+one process. Before Qdrant stands a gate, where writes take a little longer: the first kill of an
+episode comes while one of them is in it, the others at any time. Who does what, and when the kill
+comes, follow from the episode's seed; how far the requests have come by then does not.
 """
 
 from __future__ import annotations
@@ -18,17 +21,22 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from refill.engines.description import EngineError
+from refill.faults.gate import REQUEST, Gate
+from refill.proofs.calls import Index
 from refill.proofs.findings import BEYOND, Check, Findings, told_of_episode
 from refill.proofs.ledger import Ledger, numbers_of
-from refill.proofs.stack import Gone, Http, Stack
+from refill.proofs.stack import IF_POSSIBLE, Gone, Http, Stack
 from refill.proofs.subject import Subject
+from refill.proofs.two_gateways import UPSERT
 
 ID = "crash-gateway"
 KILLS_AN_EPISODE = 20
 MOST_FAILURES = 5
 INDICES = ("g0", "g1", "g2")
 TURNED = "turned"
-WRITERS, READERS = 3, 2
+WRITERS, READERS, GATEWAYS = 3, 2, 2
+# How long a write takes in the gate, and how long the first kill waits for one, in s.
+DELAY_S, GATE_S = 0.003, 20.0
 IDS_A_WRITER = 2
 WRITES_A_BURST = 6
 RECOVER_EVERY = 3
@@ -54,6 +62,8 @@ class Episode:
     def run(self) -> None:
         """Run it; what it found stands in `ledger`."""
         ledger = self.ledger
+        for gate in self._stack.gates:
+            gate.delay(UPSERT, DELAY_S)
         for name in INDICES:
             self._must("PUT", f"/{name}", MAPPING)
         began = time.monotonic()
@@ -66,9 +76,9 @@ class Episode:
             if self._chance.random() < SERVER_SHARE:
                 self._server_dies()
                 self._settled_read("after the server's kill")
-            self._gateway_dies()
+            self._gateway_dies(in_a_write=kill == 1)
             self._settled_read("after the kill")
-            if kill % RECOVER_EVERY == 0:
+            if kill % RECOVER_EVERY == 1:
                 self._recover()
                 self._settled_read("after the recovery")
         ledger.now = "at the end"
@@ -77,21 +87,39 @@ class Episode:
 
     # ---- kills
 
-    def _gateway_dies(self) -> None:
-        wait = self._moment()
+    def _gateway_dies(self, in_a_write: bool) -> None:
+        before = self._writers()
+        if in_a_write and self._stack.gates:
+            self._burst(self._with_a_write_in(self._stack.gates[0]))
+        else:
+            wait = self._moment()
+
+            def die() -> None:
+                wait()
+                self._stack.kill_gateway()
+
+            self._burst(die)
+        self.ledger.counts["gateway kills"] += 1
+        # Those of an earlier kill stand until the next recovery.
+        self.ledger.counts["gateway kills that left a writer"] += self._writers() > before
+        claimed = any(":claim:" in key for key in self._stack.server.snapshot())
+        self.ledger.counts["gateway kills that left a claim"] += claimed
+        self.starts_s.append(self._stack.start_gateway())
+
+    def _with_a_write_in(self, gate: Gate) -> Callable[[], None]:
+        """A kill while a write is in the gate, which then comes after all, or never."""
+        drop = self._chance.random() < 0.5
 
         def die() -> None:
-            wait()
-            self._stack.kill_gateway()
+            gate.hold(REQUEST, naming=UPSERT)
+            try:
+                if gate.held.wait(GATE_S):
+                    self.ledger.count("gateway kills with a write in the gate")
+                self._stack.kill_gateway()
+            finally:
+                gate.release(drop)
 
-        self._burst(die)
-        self.ledger.counts["gateway kills"] += 1
-        state = self._stack.server.snapshot()
-        tokens = sum(len(state[key][0]) for key in state if ":writers:" in key)
-        claims = sum(":claim:" in key for key in state)
-        self.ledger.counts["gateway kills that left a writer"] += tokens > 0
-        self.ledger.counts["gateway kills that left a claim"] += claims > 0
-        self.starts_s.append(self._stack.start_gateway())
+        return die
 
     def _server_dies(self) -> None:
         wait = self._moment()
@@ -105,21 +133,25 @@ class Episode:
         self._stack.wait_ready()
 
     def _moment(self) -> Callable[[], None]:
-        """A wait until the kill: a time, or the moment at which a writer or a claim is seen."""
+        """A wait until the kill: a time, or the moment at which one more writer is seen."""
         if self._chance.random() < 0.5:
             seconds = self._chance.uniform(0, self._burst_s * 1.1)
             return lambda: time.sleep(seconds)
-        extra = self._chance.uniform(0, 0.004)
+        extra, before = self._chance.uniform(0, 0.004), self._writers()
 
         def seen() -> None:
-            client = self._stack.server.client
             deadline = time.monotonic() + 2 * self._burst_s
             while time.monotonic() < deadline:
-                if client.exists(*(f"proof:writers:{name}" for name in INDICES)):
+                if self._writers() > before:
                     time.sleep(extra)
                     return
 
         return seen
+
+    def _writers(self) -> int:
+        """How many writers stand, alive or dead."""
+        client = self._stack.server.client
+        return sum(int(client.hlen(Index(name).writers_key)) for name in INDICES)
 
     # ---- clients
 
@@ -135,7 +167,7 @@ class Episode:
                 for number in range(WRITERS)
             ]
             readers = [
-                pool.submit(self._read, random.Random(seeds[WRITERS + number]), done)
+                pool.submit(self._read, number, random.Random(seeds[WRITERS + number]), done)
                 for number in range(READERS)
             ]
             turner = [pool.submit(self._turn)] if turning else []
@@ -183,8 +215,8 @@ class Episode:
         if status == 503:
             self.ledger.count("writes refused")
 
-    def _read(self, chance: random.Random, done: threading.Event) -> None:
-        with self._stack.connection() as connection:
+    def _read(self, number: int, chance: random.Random, done: threading.Event) -> None:
+        with self._stack.connection(number % GATEWAYS) as connection:
             while not done.is_set():
                 try:
                     self._read_once(connection, chance.choice(INDICES), "a read", may_fail=True)
@@ -227,11 +259,11 @@ class Episode:
     # ---- between kills
 
     def _settled_read(self, when: str) -> None:
-        """Read everything twice, so that what the cache holds is read, too."""
-        with self._stack.connection() as connection:
+        """Read everything through both gateways: the second answer may come out of the cache."""
+        with self._stack.connection() as connection, self._stack.connection(1) as other:
             for index in INDICES:
                 first = self._read_once(connection, index, when, may_fail=False)
-                again = self._read_once(connection, index, f"{when}, again", may_fail=False)
+                again = self._read_once(other, index, f"{when}, by the other", may_fail=False)
                 if first != again:
                     self.ledger.fail(f"{when}: {index} is {first}, then {again}, without a write")
             status, _ = connection.call("GET", f"/{TURNED}")
@@ -277,7 +309,7 @@ class Episode:
 
 def episode(subject: Subject, number: int, kills: int) -> tuple[Ledger, list[float]]:
     """Run one episode on a data set of its own; its ledger and what starts took, in s."""
-    with Stack(subject) as stack:
+    with Stack(subject, gateways=GATEWAYS, gated=IF_POSSIBLE) as stack:
         made = Episode(stack, subject.random(ID, number), kills)
         try:
             made.run()

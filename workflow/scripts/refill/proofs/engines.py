@@ -9,6 +9,7 @@ from typing import Protocol
 from refill.engines import qdrant
 from refill.engines.description import Description, archive_program
 from refill.evidence.hashes import sha256_file
+from refill.faults.gate import Gate
 from refill.load.wire import Address
 from refill.runtimes import engine as runtimes
 from refill.runtimes.process import ProcessEngine
@@ -77,6 +78,10 @@ class Parts(Protocol):
         """The part as it is run; `place` is a folder for its log and data."""
         ...
 
+    def gate(self, to: Engine) -> Gate:
+        """A gate in front of a part, where the others reach it; NotRunError: they could not."""
+        ...
+
 
 class Archives:
     """A gateway and the embedded Qdrant out of their archives, as processes.
@@ -98,3 +103,7 @@ class Archives:
     def engine(self, part: str, description: Description, place: Path) -> Engine:
         """A part as a process."""
         return ProcessEngine(description, place / part, place / f"{part}.log")
+
+    def gate(self, to: Engine) -> Gate:
+        """A gate on loopback."""
+        return Gate(to.address)

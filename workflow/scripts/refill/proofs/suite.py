@@ -11,10 +11,12 @@ from refill.proofs import (
     crash_server,
     damage,
     fills,
+    gateway_scripts,
     power,
     published,
     refusals,
     tracing,
+    two_gateways,
     whole,
 )
 from refill.proofs.findings import (
@@ -32,7 +34,7 @@ from refill.proofs.servers import DEFAULT
 from refill.proofs.subject import Scale, Subject
 
 SCALES = {
-    "smoke": Scale("smoke", 100, 20, {"new": 20, "old": 20}, other_kills=10, cut_s=0.5),
+    "smoke": Scale("smoke", 100, 20, {"new": 20, "old": 10}, other_kills=10, cut_s=0.5),
     "full": Scale("full", 1000, 200, {"new": 200, "old": 200}, other_kills=50, cut_s=2.5),
 }
 CHECKS: tuple[Check, ...] = (
@@ -42,6 +44,8 @@ CHECKS: tuple[Check, ...] = (
     *damage.CHECKS,
     *tracing.CHECKS,
     *whole.CHECKS,
+    *gateway_scripts.CHECKS,
+    *two_gateways.CHECKS,
     *crash_server.CHECKS,
     *crash_gateway.CHECKS,
     *power.CHECKS,

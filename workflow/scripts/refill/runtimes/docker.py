@@ -157,6 +157,20 @@ class ContainerRun(OpensParts):
         self._names.add(alias)
         return alias
 
+    def host_address(self) -> str:
+        """Give the address at which this run's containers reach the machine of the daemon.
+
+        Raises:
+            EngineError: the daemon does not tell.
+        """
+        with told("docker: the address of the machine on the network"):
+            found = self._client.api.inspect_network(self._network)
+        for part in found["IPAM"]["Config"] or []:
+            if part.get("Gateway"):
+                # Some daemons give it with the length of the network's prefix.
+                return str(part["Gateway"]).partition("/")[0]
+        raise EngineError(f"docker: the network {self._network} has no gateway: make it a bridge")
+
     # ---- budgets
 
     def _next_limits(self) -> Limits:
