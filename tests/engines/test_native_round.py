@@ -204,6 +204,26 @@ def test_an_engine_that_is_not_at_hand_leaves_the_round_valid(
     assert cells(found, OPENSEARCH) == []
 
 
+def test_an_engine_that_is_not_any_more_what_its_record_says_makes_the_round_invalid(
+    root: Path, tmp_path: Path
+) -> None:
+    """It was to be a gauge of drift in every round; one without it is not as good as planned."""
+    needed(root, OPENSEARCH)
+    record = tmp_path / "opensearch.json"
+    # Its home stands beside the record, so this one's is gone.
+    record.write_bytes((root / "results/engines/opensearch.json").read_bytes())
+    found = run(
+        small("old", 3, SETTINGS),
+        replace(files(root, "off-control", "old", 3), engines={OPENSEARCH: record}),
+    )
+    completed(found)
+    block = found["natives"][OPENSEARCH]
+    assert block["status"] == "failed"
+    assert "record" in block["why"]
+    assert f"opensearch: {block['why']}" in found["invalid"]
+    assert not found["valid"]
+
+
 def test_an_engine_that_fails_takes_its_own_cells_alone(root: Path, tmp_path: Path) -> None:
     needed(root, OPENSEARCH)
     # Too little for Java to start with.

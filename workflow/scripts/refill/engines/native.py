@@ -21,8 +21,9 @@ from refill.engines.documents_api import DocumentsApi, json_object, understood
 from refill.engines.java import VECTOR_MODULE, Java
 from refill.load.wire import Address, Connection, WireError, prepare
 
-# Loads and merges are not timed; a busy machine may take its time.
-CONTROL_TIMEOUT_S = 120.0
+# Loads and merges are not timed; a busy machine may take its time, and none takes this long for
+# some thousand documents.
+CONTROL_TIMEOUT_S = 60.0
 HEAP_SHARE_OF_BUFFERS = 2
 VECTOR_LEAST = 21
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,6 +38,7 @@ class NativeParts:
         settings: the `rounds.native` section.
         cpus: CPUs that it may use.
         index: name of the index.
+        answer_s: how long it may take to give its counters, between what is timed.
         inside: where its container belongs; None: it is none.
     """
 
@@ -46,6 +47,7 @@ class NativeParts:
     settings: Mapping[str, Any]
     cpus: int
     index: str
+    answer_s: float
     inside: Containers | None = None
 
 
@@ -68,11 +70,14 @@ class NativeEngine:
         self._settings = parts.settings[parts.name]
         self.name = parts.name
         self.primed: dict[str, Any] | None = None
+        self._kill: Callable[[], None] = lambda: None
         self._engine = self._started(scratch, log, open_)
         self.address: Address = self._engine.address
         self.headers = native.credentials(self._settings) if self._external else {}
         self._api = native.Api(self.name, self.address, self.headers)
-        open_.callback(self._api.close)
+        self._counting = native.Api(self.name, self.address, self.headers, parts.answer_s)
+        for api in (self._api, self._counting):
+            open_.callback(api.close)
         self.started_s = self._engine.start_s
         self.identity = self._identity()
 
@@ -90,7 +95,9 @@ class NativeEngine:
         home, java, image = parts.installed.home, parts.installed.java, parts.installed.image
         if image is not None and parts.inside is not None:
             described = native.container(dialect, self._budget, limit)
-            return open_.enter_context(parts.inside.engine(described, image, shared=False))
+            inside = open_.enter_context(parts.inside.engine(described, image, shared=False))
+            self._kill = inside.kill
+            return inside
         if home is None or java is None:
             headers = native.credentials(self._settings)
             described = native.external(dialect, headers, limit)
@@ -105,7 +112,9 @@ class NativeEngine:
             limit,
             lambda source, copy: take_copy(source, copy, other_user(user)),
         )
-        return open_.enter_context(ProcessEngine(native.describe(dialect, node), scratch, log))
+        process = ProcessEngine(native.describe(dialect, node), scratch, log)
+        self._kill = process.kill
+        return open_.enter_context(process)
 
     def _identity(self) -> dict[str, Any]:
         found = self._api.identity()
@@ -165,9 +174,17 @@ class NativeEngine:
         """Raise EngineError when it has ended."""
         self._engine.check()
 
+    def kill(self) -> None:
+        """Kill it, unless it was not started here."""
+        self._kill()
+
     def counters(self) -> dict[str, float]:
-        """Give its counters now."""
-        return self._api.counters()
+        """Give its counters now.
+
+        Raises:
+            EngineError: it does not give them in time.
+        """
+        return self._counting.counters()
 
     def resources(self) -> dict[str, float | None]:
         """Give what its process has used until now, None where it is not known."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from refill.operations.requests import Request, RequestSet
 from refill.oracle.documents import NATIVE_ALSO, judge
 from refill.phases.round_plan import Cell, Settings
 from refill.phases.round_stack import Moment
-from refill.phases.round_system import GATEWAY, RoundSystem
+from refill.phases.round_system import GATEWAY, EngineLostError, RoundSystem
 from refill.phases.unanswered import Unanswered
 from refill.progress import Progress
 
@@ -103,6 +103,8 @@ class RoundRun:
 
     Attributes:
         engine_of: which engine the requests of a window went to.
+        broken: windows of a native engine that was lost in them: their requests stand in the
+            ledger and belong to no trial.
     """
 
     def __init__(
@@ -123,6 +125,8 @@ class RoundRun:
         self._origin = time.monotonic()
         self._windows = itertools.count()
         self.engine_of: dict[int, str] = {}
+        self.broken: set[int] = set()
+        self._clients: dict[str, tuple[Clients, ExitStack]] = {}
         self._rows: list[Row] = []
         self._unanswered = Unanswered(settings.timeout_s)
         self._plan = _Plan(settings, requests)
@@ -136,35 +140,40 @@ class RoundRun:
     def run(self, documents: Documents) -> None:
         """Run the round.
 
+        A native engine that is lost takes what is left of its own cells with it.
+
         Raises:
-            EngineError: a part of the system ended, did not answer a control call, answered no
-                request for several timeouts, or did not end its warm-up in time.
+            EngineError: a part of the gateway's system ended, did not answer a control call,
+                answered no request for several timeouts, or did not end its warm-up in time.
             ClientError: a client process ended or failed.
         """
         self._moment("start")
+        self.system.now = "load"
         self.primed = self.system.prime(documents)
         self.progress.say(
             f"primed: {self.primed['documents']:,} documents in {self.primed['load_s']:.1f} s"
         )
         self._moment("primed")
         with ExitStack() as open_:
-            clients = {
-                engine: open_.enter_context(self._clients(engine)) for engine in self.system.engines
-            }
+            for engine in self.system.engines:
+                self._start_clients(engine, open_)
             self._moment("clients started")
             for engine in self.system.engines:
-                self._warm_up(engine, clients[engine])
+                with self._alone(engine, f"warm-up of {engine}"):
+                    self._warm_up(engine)
             self._moment("warmed up")
             for cell in self.settings.cells:
-                if cell.engine not in clients:
-                    continue
                 for number in range(1, self.settings.trials + 1):
-                    self._trial(clients[cell.engine], cell, number)
-                self._moment(cell.name)
-                self.progress.say(f"{cell.name}: {self._p50s(cell)}")
+                    if cell.engine not in self.system.engines:
+                        break
+                    with self._alone(cell.engine, f"{cell.name}, trial {number}"):
+                        self._trial(cell, number)
+                if spans := [t.end - t.start for t in self.trials if t.cell == cell]:
+                    self._moment(cell.name)
+                    self.progress.say(f"{cell.name}: {self._p50s(spans)}")
 
-    def _clients(self, engine: str) -> Clients:
-        """Give client processes for one engine; those of the others wait meanwhile."""
+    def _start_clients(self, engine: str, open_: ExitStack) -> None:
+        """Start client processes for one engine; those of the others wait meanwhile."""
         address = self.system.address(engine)
         known = ((r.method, r.path, r.body) for r in self._plan.requests)
         source = Prepared(known, address, self.system.headers(engine))
@@ -172,13 +181,29 @@ class RoundRun:
             Setup(n, address, source, self.settings.timeout_s, self._origin)
             for n in range(max(cell.clients for cell in self.settings.cells))
         ]
-        return Clients(setups, partial(self._take, engine))
+        ends = open_.enter_context(ExitStack())
+        clients = ends.enter_context(Clients(setups, partial(self._take, engine)))
+        self._clients[engine] = clients, ends
+
+    @contextmanager
+    def _alone(self, engine: str, what: str) -> Iterator[None]:
+        """Do a part of the round with one engine; if it is lost in it, go on without it."""
+        self.system.now = what
+        try:
+            yield
+        except EngineLostError as error:
+            self.system.lose(engine, EngineError(self.system.explain(error, engine)))
+            _, ends = self._clients.pop(engine)
+            ends.close()
 
     def _take(self, engine: str, rows: Sequence[Row]) -> None:
         self._rows.extend(rows)
-        self._unanswered.note(engine, rows)
+        try:
+            self._unanswered.note(engine, rows)
+        except EngineError as error:
+            raise _of(engine, str(error)) from error
 
-    def _warm_up(self, engine: str, clients: Clients) -> None:
+    def _warm_up(self, engine: str) -> None:
         """Fill the cache with every warm request, see each once more, and walk the cold path.
 
         A native engine is walked longer and by all clients, for its Java compiles what runs often
@@ -192,24 +217,23 @@ class RoundRun:
             phases = [[keys[i % len(keys)] for i in range(wanted)]]
             share = max(cell.clients for cell in self.settings.cells)
         for part in phases:
-            window = next(self._windows)
-            self.engine_of[window] = engine
+            window = self._window(engine)
             parts = [mine for n in range(share) if (mine := part[n::share])]
             limit = self.settings.trial_limit_s
             jobs = [Job(WARM_UP, "closed", window, mine, len(mine), limit) for mine in parts]
             if not jobs:
                 continue
-            issued = sum(done.issued for done in self._issue(clients, jobs))
+            issued = sum(done.issued for done in self._issue(engine, jobs))
             if issued < len(part):
-                raise EngineError(
+                raise _of(
+                    engine,
                     f"{engine}: {issued} of {len(part)} requests of a part of the warm-up were "
                     f"issued within rounds.trial_limit_s ({limit:g} s): raise the limit, or ask "
-                    "for fewer"
+                    "for fewer",
                 )
 
-    def _trial(self, clients: Clients, cell: Cell, number: int) -> None:
-        keys, window = self._plan.keys(cell, number), next(self._windows)
-        self.engine_of[window] = cell.engine
+    def _trial(self, cell: Cell, number: int) -> None:
+        keys, window = self._plan.keys(cell, number), self._window(cell.engine)
         jobs = [
             Job(
                 cell.profile, "closed", window, part, len(part), self.settings.trial_limit_s,
@@ -217,15 +241,27 @@ class RoundRun:
             for n in range(cell.clients)
             if (part := keys[n :: cell.clients])
         ]  # fmt: skip
-        before, start = self.system.moment(), self.now()
-        done = self._issue(clients, jobs)
+        before = self.system.moment()
+        if cell.engine not in self.system.engines:
+            return
+        start = self.now()
+        done = self._issue(cell.engine, jobs)
         end, after = self.now(), self.system.moment()
         self.trials.append(Trial(cell, number, window, start, end, before, after, done))
 
-    def _issue(self, clients: Clients, jobs: Sequence[Job]) -> list[Done]:
+    def _window(self, engine: str) -> int:
+        window = next(self._windows)
+        self.engine_of[window] = engine
+        return window
+
+    def _issue(self, engine: str, jobs: Sequence[Job]) -> list[Done]:
         """Run jobs, then judge their responses; rows of a trial that broke off are kept too."""
+        clients, _ = self._clients[engine]
         try:
-            done = clients.run(jobs, self.system.check, CHECK_S)
+            done = clients.run(jobs, partial(self.system.check, engine), CHECK_S)
+        except EngineLostError:
+            self.broken.add(jobs[0].window)
+            raise
         finally:
             self.ledger.add(self._rows)
             self._rows.clear()
@@ -235,10 +271,14 @@ class RoundRun:
     def _moment(self, name: str) -> None:
         self.moments.append((name, self.now(), self.system.moment()))
 
-    def _p50s(self, cell: Cell) -> str:
-        spans = [t.end - t.start for t in self.trials if t.cell == cell]
+    def _p50s(self, spans: Sequence[float]) -> str:
         recent = np.median(self.ledger.recent_ms)
         return f"{len(spans)} trials in {sum(spans):.2f} s, p50 of the last {recent:.3f} ms"
+
+
+def _of(engine: str, why: str) -> EngineError:
+    """Give the error of an engine: of the gateway's it ends the round."""
+    return EngineError(why) if engine == GATEWAY else EngineLostError(why)
 
 
 class _Plan:
