@@ -8,7 +8,6 @@ resources and record.
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -51,9 +50,10 @@ from refill.phases.round_record import (
     warned,
 )
 from refill.phases.round_run import WARM_UP, RoundRun
-from refill.phases.round_stack import GatewayStack
+from refill.phases.round_stack import GatewayStack, new_namespace
 from refill.phases.round_system import GATEWAY, RoundSystem
 from refill.phases.unanswered import PATIENCE_TIMEOUTS
+from refill.phases.url_index import new_name
 from refill.progress import Progress
 
 SCHEMA = "refill.round/1"
@@ -128,7 +128,12 @@ def _measure(
     operations = from_plain(plan["operations"], plan["counts"])
     settings = _settings(plan, operations)
     name = f"{plan['profile']}/{plan['image']}-{plan['n']}"
-    requests = RequestSet.build(operations, documents, plan["seed"], INDEX, name)
+    indices = _indices(plan)
+    sets = {
+        index: RequestSet.build(operations, documents, plan["seed"], index, name)
+        for index in dict.fromkeys(indices.values())
+    }
+    requests = {engine: sets[index] for engine, index in indices.items()}
     data = scratch(files.root)
     host = host_facts(data)
     data = data / attempt.target.replace("/", "-")
@@ -140,7 +145,7 @@ def _measure(
         stack = GatewayStack(_parts(plan, files), data, attempt.folder, inside)
         absent = _absent(plan, files)
         openers = {
-            name: partial(_native_parts, name, plan, files, inside)
+            name: partial(_native_parts, name, indices[name], plan, files, inside)
             for name in natives_of(plan)
             if name not in absent
         }
@@ -150,7 +155,6 @@ def _measure(
             with system:
                 try:
                     run.run(documents)
-                    system.drop()
                 except (EngineError, ClientError) as error:
                     # While the parts are still there to tell.
                     raise EngineError(system.explain(error)) from error
@@ -198,7 +202,11 @@ def _measure(
         "waited_for_machine_s": waited,
         "valid": not invalid,
         "invalid": invalid,
-        "warnings": [*departures(containers), *warned(figures)],
+        "warnings": [
+            *departures(containers),
+            *(without_paths(line, [files.root]) for line in system.warnings),
+            *warned(figures),
+        ],
         "outcome": outcome,
         "corpus": {
             "name": documents.record["name"],
@@ -291,8 +299,18 @@ def _budgets(plan: Mapping[str, Any], files: Files) -> int:
     return 1 + sum(is_at_hand(files.engines[name]) for name in natives_of(plan))
 
 
+def _indices(plan: Mapping[str, Any]) -> dict[str, str]:
+    """Give the name of each engine's index: one of the round's own where the engine is not."""
+    return {
+        engine: new_name(INDEX)
+        if engine != GATEWAY and plan["native"][engine]["url"] and plan.get("runtime") != "docker"
+        else INDEX
+        for engine in plan["engines"]
+    }
+
+
 def _native_parts(
-    name: str, plan: Mapping[str, Any], files: Files, inside: Containers | None
+    name: str, index: str, plan: Mapping[str, Any], files: Files, inside: Containers | None
 ) -> NativeParts:
     """Give what a native engine is made of.
 
@@ -307,7 +325,7 @@ def _native_parts(
     budget = plan["docker"]["budget"]["cpus"] if installed.image else None
     cpus = settings["cpus"] or budget or len(os.sched_getaffinity(0))
     answer_s = PATIENCE_TIMEOUTS * plan["timeout_s"]
-    return NativeParts(name, installed, settings, cpus, INDEX, answer_s, inside)
+    return NativeParts(name, installed, settings, cpus, index, answer_s, inside)
 
 
 def _native_settings(plan: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -333,7 +351,7 @@ def _parts(plan: Mapping[str, Any], files: Files) -> Parts:
         serving=plan["serving"],
         index=INDEX,
         # Of this attempt alone, so that what another one left in a kept Qdrant is not in its way.
-        namespace=f"round{secrets.token_hex(4)}",
+        namespace=new_namespace(),
     )
 
 

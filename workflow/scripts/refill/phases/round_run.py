@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -59,19 +59,22 @@ class RoundJudge:
     """Judges the responses of a round, and keeps some of those that are not right.
 
     Args:
-        requests: all requests of the round; a row's key is the place in it.
+        requests: by engine, all requests of the round; a row's key is the place in it.
         engines: which engine a window's requests went to.
     """
 
-    def __init__(self, requests: Sequence[Request], engines: Mapping[int, str]) -> None:
+    def __init__(
+        self, requests: Mapping[str, Sequence[Request]], engines: Mapping[int, str]
+    ) -> None:
         self._requests = requests
         self._engines = engines
         self.shown: dict[int, list[dict[str, Any]]] = defaultdict(list)
 
     def __call__(self, row: Row) -> Judgement:
         """Give the status of an answered request."""
-        request = self._requests[row.key]
-        also = NATIVE_ALSO if self._engines[row.window] != GATEWAY else {}
+        engine = self._engines[row.window]
+        request = self._requests[engine][row.key]
+        also = NATIVE_ALSO if engine != GATEWAY else {}
         judgement = judge(request, row.http, row.body, also)
         if judgement.status != "ok" and len(self.shown[row.window]) < SHOWN_WRONG:
             self.shown[row.window].append(
@@ -96,7 +99,8 @@ class RoundRun:
 
     Args:
         settings: what to do.
-        requests: where its requests come from.
+        requests: by engine, where its requests come from; all are asked the same, of the index
+            that each has.
         system: the running engines.
         folder: this attempt's own folder; rows are written there as the round goes.
         progress: where the round says how far it is.
@@ -110,7 +114,7 @@ class RoundRun:
     def __init__(
         self,
         settings: Settings,
-        requests: RequestSet,
+        requests: Mapping[str, RequestSet],
         system: RoundSystem,
         folder: Path,
         progress: Progress,
@@ -175,7 +179,7 @@ class RoundRun:
     def _start_clients(self, engine: str, open_: ExitStack) -> None:
         """Start client processes for one engine; those of the others wait meanwhile."""
         address = self.system.address(engine)
-        known = ((r.method, r.path, r.body) for r in self._plan.requests)
+        known = ((r.method, r.path, r.body) for r in self._plan.requests[engine])
         source = Prepared(known, address, self.system.headers(engine))
         setups = [
             Setup(n, address, source, self.settings.timeout_s, self._origin)
@@ -281,31 +285,47 @@ def _of(engine: str, why: str) -> EngineError:
     return EngineError(why) if engine == GATEWAY else EngineLostError(why)
 
 
+def _warm(operation: str, source: RequestSet) -> Sequence[Request]:
+    return source.warm(operation)
+
+
+def _cold(cell: Cell, number: int, source: RequestSet) -> Sequence[Request]:
+    return source.cold(cell.requests, number, cell.clients, cell.profile)
+
+
 class _Plan:
     """All requests of a round, made before it begins, and which of them each trial issues."""
 
-    def __init__(self, settings: Settings, source: RequestSet) -> None:
-        self.requests: list[Request] = []
+    def __init__(self, settings: Settings, sources: Mapping[str, RequestSet]) -> None:
+        # Engines with an index of one name share their requests.
+        made: dict[int, list[Request]] = {id(source): [] for source in sources.values()}
+        self.requests = {engine: made[id(source)] for engine, source in sources.items()}
+        self._sources = list({id(source): source for source in sources.values()}.values())
+        self._made = made
         self._warm: dict[str, range] = {}
         self._cold: dict[tuple[int, int], range] = {}
         for cell in settings.cells:
             if cell.profile == "warm" and cell.operation not in self._warm:
-                self._warm[cell.operation] = self._add(source.warm(cell.operation))
+                self._warm[cell.operation] = self._add(partial(_warm, cell.operation))
         self.fill = [key for keys in self._warm.values() for key in keys]
-        self.warm_up = self._add(source.cold(settings.warm_up, 0, 1, WARM_UP))
+        self.warm_up = self._add(lambda s: s.cold(settings.warm_up, 0, 1, WARM_UP))
         for cell in settings.cells:
             if cell.profile == "cold":
                 for number in range(1, settings.trials + 1):
                     # Every engine is asked the same; what is new to one is new to all.
                     if (cell.clients, number) in self._cold:
                         continue
-                    new = source.cold(cell.requests, number, cell.clients, cell.profile)
-                    self._cold[cell.clients, number] = self._add(new)
+                    self._cold[cell.clients, number] = self._add(partial(_cold, cell, number))
 
-    def _add(self, requests: Sequence[Request]) -> range:
-        first = len(self.requests)
-        self.requests += requests
-        return range(first, len(self.requests))
+    def _add(self, make: Callable[[RequestSet], Sequence[Request]]) -> range:
+        """Make requests of every source, and give the keys that they have in each."""
+        places = set()
+        for source in self._sources:
+            known, new = self._made[id(source)], make(source)
+            places.add(range(len(known), len(known) + len(new)))
+            known += new
+        (keys,) = places
+        return keys
 
     def keys(self, cell: Cell, number: int) -> Sequence[int]:
         """Give the keys of a trial: new ones when cold, the same few over and over when warm."""

@@ -82,7 +82,8 @@ class RoundSystem(OpensParts):
         self._ends[name] = self._open.enter_context(ExitStack())
         try:
             log = self._logs / f"{name}.log"
-            engine = NativeEngine(opener(), self._scratch / name, log, self._ends[name])
+            ends = self._ends[name]
+            engine = NativeEngine(opener(), self._scratch / name, log, ends, self._say)
         except EngineError as error:
             self.lose(name, error)
             return
@@ -143,11 +144,10 @@ class RoundSystem(OpensParts):
                 self.lose(engine.name, error)
         return primed
 
-    def drop(self) -> None:
-        """Delete what engines that were not started here would keep."""
-        self.stack.drop()
-        for engine in self.measured:
-            engine.drop()
+    @property
+    def warnings(self) -> list[str]:
+        """What the record warns of; complete once all engines have been ended."""
+        return [*self.stack.left, *(w for engine in self.natives.values() for w in engine.warnings)]
 
     def check(self, engine: str = GATEWAY) -> None:
         """Look whether what is asked now still runs; the others are looked at between the trials.
