@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from refill.batch_job import batch_job, scratch
+from refill.batch_job import batch_job
 from refill.evidence.attempts import Attempt, link_all
 from refill.phases.lock import machine_lock
 from refill.processes import StoppedError, Watch, snakemake_invocation
 from refill.progress import Progress
-from refill.runtimes.left_data import sweep
 
 Work = Callable[[Attempt, float], dict[str, Any]]
 
@@ -47,8 +46,6 @@ def attempted(
         if (job := batch_job()) is not None:
             facts["job"] = job.plain()
         attempt = Attempt.begin(root, target, facts)
-        for line in sweep(scratch(root)):
-            progress.say(line)
         try:
             record = work(attempt, waited)
         except StoppedError as stopped:

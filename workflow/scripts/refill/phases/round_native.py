@@ -66,6 +66,7 @@ class NativeEngine:
         say: told what an earlier run left at a URL.
 
     Attributes:
+        engine: what runs.
         started_s: seconds from start to ready; None where it ran before.
         primed: what `prime` saw.
         warnings: what is not as it was asked to be, or stays where it was not before.
@@ -85,14 +86,14 @@ class NativeEngine:
         self.primed: dict[str, Any] | None = None
         self.warnings: list[str] = []
         self._kill: Callable[[], None] = lambda: None
-        self._engine = self._started(scratch, log, open_)
-        self.address: Address = self._engine.address
+        self.engine = self._started(scratch, log, open_)
+        self.address: Address = self.engine.address
         self.headers = native.credentials(self._settings) if self._external else {}
         self._api = native.Api(self.name, self.address, self.headers)
         self._counting = native.Api(self.name, self.address, self.headers, parts.answer_s)
         for api in (self._api, self._counting):
             open_.callback(api.close)
-        self.started_s = self._engine.start_s
+        self.started_s = self.engine.start_s
         self._own: UrlIndex | None = None
         if self._external:
             self._own = self._index_at_url(open_, say)
@@ -154,7 +155,7 @@ class NativeEngine:
             if unlike := native.departures(self._budget, asked, settings, heap):
                 raise EngineError(f"{self.name} is not as it was started: {'; '.join(unlike)}")
         return {
-            "runtime": self._engine.runtime,
+            "runtime": self.engine.runtime,
             **self._source(),
             # Who runs the engine at a URL sets its budget; what it says of it stands in `jvm` and
             # `processors`.
@@ -185,7 +186,7 @@ class NativeEngine:
                 "java": None,
                 "flags": native.heap_flags(self._budget),
                 "image": image_block(image),
-                **containers.identity(self._engine),
+                **containers.identity(self.engine),
             }
         return {
             "java": java.identity() if java else None,
@@ -237,7 +238,7 @@ class NativeEngine:
 
     def check(self) -> None:
         """Raise EngineError when it has ended."""
-        self._engine.check()
+        self.engine.check()
 
     def kill(self) -> None:
         """Kill it, unless it was not started here."""
@@ -255,5 +256,5 @@ class NativeEngine:
         """Give what its process has used until now, None where it is not known."""
         return {
             key: None if np.isnan(value) else float(value)
-            for key, value in asdict(self._engine.resources()).items()
+            for key, value in asdict(self.engine.resources()).items()
         }

@@ -23,8 +23,6 @@ from refill.runtimes.docker_daemon import told
 from refill.runtimes.owner import Owner
 from refill.runtimes.run_group import SLICE, remove_group
 
-__all__ = ["Left", "Owner", "find", "labels", "remove_run", "sweep"]
-
 PROJECT = "org.refill.project"
 RUN = "org.refill.run"
 OWNER = "org.refill.owner"

@@ -1,4 +1,4 @@
-"""Whose a thing is that outlives its maker: a process, told from a later one with its number."""
+"""Whose a thing is that a run leaves behind: a process, told from a later one with its number."""
 
 from __future__ import annotations
 

@@ -21,7 +21,6 @@ import psutil
 from refill.engines.description import Description, EngineError, Place
 from refill.load.wire import Address
 from refill.processes import die_with_parent, wait_for
-from refill.runtimes.left_data import mark
 from refill.runtimes.readiness import last_lines, wait_until_ready
 from refill.runtimes.users import hand_over, other_user, place_for
 
@@ -109,8 +108,6 @@ class ProcessEngine:
             EngineError: its program cannot be started.
         """
         self._place.storage.mkdir(parents=True, exist_ok=True)
-        if not self._keeps_data:
-            mark(self._place.storage.parent)
         command = list(self.description.command(self._place))
         if self._user is not None:
             self._place.storage.parent.chmod(0o711)
