@@ -12,6 +12,7 @@ import psutil
 import pytest
 from native_fixture import OPENSEARCH, SETTINGS, cells, needed, run, small
 from refill.evidence.recounted import differences
+from refill.phases import round_run
 from refill.phases.round_system import GATEWAY, RoundSystem
 from refill.processes import wait_for
 from refill.report.rounds import CellKey, Expected, status_of
@@ -88,11 +89,13 @@ def test_one_that_is_killed_in_its_own_trial_takes_that_cell_alone(
         check(self, engine)
 
     monkeypatch.setattr(RoundSystem, "check", kill)
-    counts = {"trials": 3, "clients": [1], "warm": 4, "cold_enabled": 4, "cold_disabled": 20}
+    # Looked at all the time, so that a short trial is found under way.
+    monkeypatch.setattr(round_run, "CHECK_S", 0.0)
+    counts = {"trials": 3, "clients": [1], "warm": 4, "cold_enabled": 4, "cold_disabled": 40}
     found = lost(native_project, 51, counts=counts)
     assert found["natives"][OPENSEARCH]["during"].endswith("opensearch, 1 client, trial 2")
     (cell,) = cells(found, OPENSEARCH)
-    assert [trial["stats"]["ok"] for trial in cell["trials"]] == [20]
+    assert [trial["stats"]["ok"] for trial in cell["trials"]] == [40]
     assert cell["invalid"][-1].startswith(
         "1 of 3 trials were run: opensearch has ended (signal SIGKILL)"
     )
