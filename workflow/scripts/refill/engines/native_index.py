@@ -17,9 +17,13 @@ from refill.evidence.json_difference import unequal
 # What an engine itself writes beside the settings that an index was asked to have: when and by
 # which version it was made, its names, and where a version may put it.
 _OWN = re.compile(
-    r"index\.(creation_date|provided_name|uuid|version\.\w+|replication\.type"
+    r"index\.(creation_date|provided_name|uuid|version\.\w+"
     r"|routing\.allocation\.include\._tier_preference)"
 )
+
+
+# What OpenSearch writes there when nobody asked for another kind.
+_USUAL = {"index.replication.type": "DOCUMENT"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class Stated:
         return {
             name: value
             for name, value in self.settings.items()
-            if name not in asked and not _OWN.fullmatch(name)
+            if name not in asked and not _OWN.fullmatch(name) and _USUAL.get(name) != value
         }
 
     def plain(self, body: Mapping[str, Any]) -> dict[str, Any]:
