@@ -65,8 +65,7 @@ def find(given: str, least: int, most: int | None, bundled: Path | None = None) 
         bundled: folder of one that comes with the engine.
 
     Raises:
-        EngineError: there is none, with what there is instead; or one does not answer in time,
-            for what runs an engine must not depend on how busy the machine is.
+        EngineError: there is none; with what there is instead.
     """
     wanted = f"Java {least} or newer" if most is None else f"Java {least} to {most}"
     candidates = [_program(Path(given))]
@@ -103,20 +102,10 @@ def candidates_here() -> Iterator[Path]:
 
 
 def ask(program: Path) -> Java | None:
-    """Ask a `java` what it is; None when it does not answer as one does.
-
-    Raises:
-        EngineError: it does not answer within `ASK_TIMEOUT_S`.
-    """
+    """Ask a `java` what it is; None when it does not answer as one does."""
     try:
         said = _run(program, "-XshowSettings:properties", "-version")
         modules = _run(program, "--list-modules")
-    except subprocess.TimeoutExpired as error:
-        raise EngineError(
-            f"{program} did not say within {ASK_TIMEOUT_S:g} s what it is: run again when the "
-            "machine is less busy; if that java never answers, name another one under "
-            "rounds.native.java"
-        ) from error
     except (OSError, subprocess.SubprocessError):
         return None
     values: dict[str, str] = dict(_PROPERTY.findall(said))
