@@ -285,6 +285,36 @@ def test_a_qdrant_at_a_url_is_used_and_left_as_it_was(root: Path, tmp_path: Path
         assert server.result("GET", "/collections")["collections"] == []
 
 
+def test_a_round_that_breaks_off_leaves_nothing_in_a_qdrant_at_a_url(
+    root: Path, tmp_path: Path
+) -> None:
+    def kill() -> None:
+        there.extend(names())
+        process = child("gateway-new.pyz")
+        process.send_signal(signal.SIGKILL)
+        _until(lambda: process.status() == psutil.STATUS_ZOMBIE)
+
+    def names() -> list[str]:
+        listed = server.result("GET", "/collections")["collections"]
+        return sorted(entry["name"] for entry in listed)
+
+    there: list[str] = []
+    with EdgeServer(tmp_path / "storage") as server:
+        # Somebody's own, and what a round left that was killed or goes on elsewhere.
+        others = ["own", "round0123abcd-x-1"]
+        for name in others:
+            body = {"vectors": {"size": 4, "distance": "Dot"}}
+            server.result("PUT", f"/collections/{name}", body)
+        given = plan("on-main", "new", qdrant={**QDRANT, "image": None, "url": server.url})
+        where = files(root, "on-main", "new", 10, edge=False)
+        record = measure(given, where, Watcher("primed", kill))
+        assert names() == others
+    assert record["outcome"] == "failed"
+    assert len(there) == 3
+    (warning,) = record["warnings"]
+    assert "the collection round0123abcd-x-1 is there, of another round" in warning
+
+
 def test_a_changed_archive_is_refused(root: Path) -> None:
     archive = root / "results/images/gateway-old.pyz"
     good = archive.read_bytes()

@@ -84,8 +84,9 @@ class DocumentsApi:
         created = 0
         for body in bodies:
             answer = self.call("POST", f"/{index}/_bulk", body)
-            outcomes = [outcome for item in answer["items"] for outcome in item.values()]
-            others = [outcome for outcome in outcomes if outcome["status"] != 201]
+            with understood(f"{self.name}: /{index}/_bulk"):
+                outcomes = [outcome for item in answer["items"] for outcome in item.values()]
+                others = [outcome for outcome in outcomes if outcome["status"] != 201]
             if others:
                 shown = orjson.dumps(others[0]).decode()[:300]
                 raise EngineError(
@@ -98,7 +99,8 @@ class DocumentsApi:
 
     def count(self, index: str) -> int:
         """Count the documents of an index."""
-        return int(self.call("GET", f"/{index}/_count")["count"])
+        with understood(f"{self.name}: /{index}/_count"):
+            return int(self.call("GET", f"/{index}/_count")["count"])
 
 
 def error_text(answer: bytes) -> str:

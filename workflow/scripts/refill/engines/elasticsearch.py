@@ -142,6 +142,17 @@ def _text(value: str) -> bytes:
 
 # Source: distribution/docker/src/docker/bin/docker-entrypoint.sh of Elasticsearch 8.15.
 IMAGE = Image("/usr/share/elasticsearch/data", "ES_JAVA_OPTS", {**NO_X_PACK, **NO_DOWNLOADS})
+_REASONS = {
+    "xpack.security.enabled": "on loopback, without TLS and users, as the gateway is asked",
+    "xpack.ml.enabled": "a process of its own that would run beside it",
+    "xpack.watcher.enabled": "work by the clock",
+    "xpack.profiling.enabled": "work by the clock",
+    "ingest.geoip.downloader.enabled": "a download in the background",
+}
+STARTED = (
+    "as a module, its settings on its standard input: what does that in a release, its launcher, "
+    "is published as no artifact"
+)
 DIALECT = Dialect(
     NAME,
     _settings,
@@ -150,4 +161,6 @@ DIALECT = Dialect(
     server_arguments,
     lambda temporary: {"LIBFFI_TMPDIR": str(temporary), "ES_TMPDIR": str(temporary)},
     IMAGE,
+    STARTED,
+    _REASONS,
 )

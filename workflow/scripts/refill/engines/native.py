@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import os
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,16 @@ from typing import Any
 import orjson
 
 from refill.engines.description import Description, EngineError, Place
-from refill.engines.documents_api import DocumentsApi, json_object, understood
 from refill.engines.java import VECTOR_MODULE, Java
-from refill.load.wire import Address, Connection, WireError, prepare
+from refill.engines.native_api import Api, counted, is_ready
 
-# Loads and merges are not timed; a busy machine may take its time.
-CONTROL_TIMEOUT_S = 120.0
+__all__ = ["Api", "counted", "is_ready"]
+
 HEAP_SHARE_OF_BUFFERS = 2
 VECTOR_LEAST = 21
+# Of the G1 collector.
+LARGEST_REGION = 32 << 20
+HEAP_SHARE_TOLD = 0.9
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ class Dialect:
             its folder of logs; None: nothing.
         environment: variables that are set for it, by its folder for temporary files.
         image: how the published image is told all that.
+        started: how it is started here, in words.
+        reasons: why each of its own settings, and of its image's variables, is what it is.
     """
 
     name: str
@@ -95,6 +99,8 @@ class Dialect:
     standard_input: Callable[[Mapping[str, str], Path, Path], bytes] | None
     environment: Callable[[Path], Mapping[str, str]]
     image: Image
+    started: str
+    reasons: Mapping[str, str]
 
 
 LOGGING = """\
@@ -116,15 +122,45 @@ def node_settings(place: Place, cpus: int) -> dict[str, str]:
     return {
         "cluster.name": "refill",
         "node.name": "refill",
-        "node.processors": str(cpus),
-        "discovery.type": "single-node",
         "network.host": place.host,
         "http.port": str(place.port),
         "transport.port": "0",
+        **work_settings(cpus),
+    }
+
+
+def work_settings(cpus: int) -> dict[str, str]:
+    """Give those settings of a single node on which its work depends."""
+    return {
+        "node.processors": str(cpus),
+        "discovery.type": "single-node",
         "action.auto_create_index": "false",
         # A disk that is nearly full must not lock the index in the middle of a round.
         "cluster.routing.allocation.disk.threshold_enabled": "false",
     }
+
+
+def departures(
+    budget: Budget, asked: Mapping[str, str], found: Mapping[str, str], heap_max_bytes: int
+) -> list[str]:
+    """Say where a node that was started here is not what it was told to be.
+
+    Args:
+        budget: that it was given.
+        asked: settings that it was given.
+        found: those that it says it has.
+        heap_max_bytes: the heap that it says it has.
+    """
+    differing = [
+        f"{name} is {found.get(name, 'not set')}, asked for was {value}"
+        for name, value in asked.items()
+        if found.get(name) != value
+    ]
+    # G1 rounds a heap up to whole regions; other collectors leave a part of it out of the figure.
+    wanted = heap_bytes(budget)
+    if not wanted * HEAP_SHARE_TOLD <= heap_max_bytes < wanted + LARGEST_REGION:
+        differing.append(f"its heap is {heap_max_bytes:,} bytes, asked for was {budget.heap}")
+    return differing
 
 
 def describe(dialect: Dialect, node: Node) -> Description:
@@ -209,7 +245,7 @@ def java_flags(java: Java, budget: Budget) -> list[str]:
 
     G1 is what both releases set; Java itself would take the serial collector for a small heap.
     """
-    buffers = _bytes(budget.heap) // HEAP_SHARE_OF_BUFFERS
+    buffers = heap_bytes(budget) // HEAP_SHARE_OF_BUFFERS
     flags = [
         *heap_flags(budget), f"-XX:MaxDirectMemorySize={buffers}",
         f"-XX:ActiveProcessorCount={budget.cpus}", "-XX:+UseG1GC", "-Xss1m",
@@ -266,132 +302,6 @@ def credentials(settings: Mapping[str, Any]) -> dict[str, str]:
     return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
 
 
-def is_ready(headers: Mapping[str, str]) -> Callable[[Address], bool]:
-    """Give a function that asks `/_cluster/health` once: green or yellow, and no task waits."""
-
-    def ready(address: Address) -> bool:
-        connection = Connection(address, 5.0)
-        try:
-            status, answer = connection.request(
-                prepare(address, "GET", "/_cluster/health", headers=dict(headers))
-            )
-        except WireError as error:
-            raise ConnectionError(str(error)) from error
-        finally:
-            connection.close()
-        if status in (401, 403):
-            raise EngineError(
-                f"/_cluster/health: {status}: this user may not ask it: give an API key, or user "
-                "and password, in the variables that rounds.native names, with the right to monitor"
-            )
-        if status != 200:
-            return False
-        health = json_object(answer, "/_cluster/health")
-        with understood("/_cluster/health"):
-            waiting = int(health["number_of_pending_tasks"])
-            return health["status"] in ("green", "yellow") and waiting == 0
-
-    return ready
-
-
-class Api(DocumentsApi):
-    """The control side of a node: never used inside a timed request."""
-
-    def __init__(
-        self,
-        name: str,
-        address: Address,
-        headers: Mapping[str, str] | None = None,
-        timeout_s: float = CONTROL_TIMEOUT_S,
-    ) -> None:
-        super().__init__(name, address, headers, timeout_s)
-
-    def identity(self) -> dict[str, Any]:
-        """Give what is running: version, build, its Java and the plug-ins that it loaded.
-
-        From `/_nodes`, for Elasticsearch's `/` is a module that the artifacts do not have.
-        """
-        with understood(f"{self.name}: /_nodes"):
-            return self._identity()
-
-    def _identity(self) -> dict[str, Any]:
-        nodes = self.call("GET", "/_nodes/jvm,os,plugins,process")["nodes"]
-        if len(nodes) != 1:
-            raise EngineError(f"{self.name}: {len(nodes)} nodes, a round measures a single one")
-        (node,) = nodes.values()
-        jvm = node["jvm"]
-        loaded = [part["name"] for kind in ("modules", "plugins") for part in node.get(kind, ())]
-        return {
-            "name": self.name,
-            "version": node["version"],
-            "build": node["build_hash"],
-            "build_type": node["build_type"],
-            "jvm": {
-                "version": jvm["version"],
-                "name": jvm["vm_name"],
-                "vendor": jvm["vm_vendor"],
-                "collectors": jvm["gc_collectors"],
-                "heap_max_bytes": jvm["mem"]["heap_max_in_bytes"],
-            },
-            "processors": node["os"]["allocated_processors"],
-            "memory_locked": node["process"]["mlockall"],
-            "loaded": sorted(loaded),
-        }
-
-    def load(self, index: str, bodies: Iterable[bytes]) -> int:
-        """Load as every engine of documents, then merge to one segment."""
-        created = super().load(index, bodies)
-        self.call("POST", f"/{index}/_forcemerge?max_num_segments=1")
-        self.call("POST", f"/{index}/_refresh")
-        return created
-
-    def state(self, index: str) -> dict[str, Any]:
-        """Give how an index stands: its health, segments, bytes, and what was set for it."""
-        with understood(f"{self.name}: the state of {index}"):
-            return self._state(index)
-
-    def _state(self, index: str) -> dict[str, Any]:
-        health = self.call("GET", f"/_cluster/health/{index}?wait_for_status=green&timeout=30s")
-        stats = self.call("GET", f"/{index}/_stats/segments,store")["_all"]["primaries"]
-        settings = self.call("GET", f"/{index}/_settings")[index]["settings"]["index"]
-        kept = ("number_of_shards", "number_of_replicas", "refresh_interval", "requests", "queries")
-        return {
-            "health": health["status"],
-            "segments": stats["segments"]["count"],
-            "store_bytes": stats["store"]["size_in_bytes"],
-            "settings": {name: settings[name] for name in kept if name in settings},
-        }
-
-    def counters(self) -> dict[str, float]:
-        """Give the node's counters since its start: collections of garbage, caches, heap."""
-        with understood(f"{self.name}: /_nodes/stats"):
-            return self._counters()
-
-    def _counters(self) -> dict[str, float]:
-        nodes = self.call("GET", "/_nodes/stats/jvm,indices")["nodes"]
-        (node,) = nodes.values()
-        collectors = node["jvm"]["gc"]["collectors"].values()
-        indices = node["indices"]
-        return {
-            "gc_count": sum(c["collection_count"] for c in collectors),
-            "gc_s": sum(c["collection_time_in_millis"] for c in collectors) / 1e3,
-            "heap_used_bytes": node["jvm"]["mem"]["heap_used_in_bytes"],
-            "request_cache_hits": indices["request_cache"]["hit_count"],
-            "request_cache_misses": indices["request_cache"]["miss_count"],
-            "query_cache_hits": indices["query_cache"]["hit_count"],
-            "query_cache_misses": indices["query_cache"]["miss_count"],
-        }
-
-
-# What stands for now and is no count.
-LEVELS = ("heap_used_bytes",)
-
-
-def counted(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """Give what a node's counters show between two moments; of levels the later one."""
-    return {k: v if k in LEVELS else v - before[k] for k, v in after.items()}
-
-
 def index_body(body: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Give the body that creates the index of the gateway in a native engine.
 
@@ -417,6 +327,7 @@ def _quoted(value: str) -> str:
     return orjson.dumps(value).decode()
 
 
-def _bytes(size: str) -> int:
-    """Read a size as Java writes it: digits and k, m or g."""
+def heap_bytes(budget: Budget) -> int:
+    """Read a heap as Java writes it: digits and k, m or g."""
+    size = budget.heap
     return int(size[:-1]) << {"k": 10, "m": 20, "g": 30}[size[-1].lower()]

@@ -45,4 +45,12 @@ IMAGE = Image(
         "DISABLE_PERFORMANCE_ANALYZER_AGENT_CLI": "true",
     },
 )
-DIALECT = Dialect(NAME, _settings, _flags, _start, None, lambda _: {}, IMAGE)
+_PLAIN = "on loopback, without TLS and users, as the gateway is asked"
+_REASONS = {
+    "plugins.security.disabled": _PLAIN,
+    "DISABLE_SECURITY_PLUGIN": _PLAIN,
+    "DISABLE_INSTALL_DEMO_CONFIG": "nothing is written that only security needs",
+    "DISABLE_PERFORMANCE_ANALYZER_AGENT_CLI": "a second process that would run beside it",
+}
+STARTED = "by its main class from a class path, its settings in a file, without a launcher"
+DIALECT = Dialect(NAME, _settings, _flags, _start, None, lambda _: {}, IMAGE, STARTED, _REASONS)

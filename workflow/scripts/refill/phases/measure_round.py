@@ -8,7 +8,6 @@ resources and record.
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,15 +21,16 @@ import pandas as pd
 from refill.batch_job import scratch
 from refill.corpora.documents import Documents
 from refill.engines.description import EngineError
+from refill.engines.installations import SCHEMA as ENGINE_SCHEMA
 from refill.engines.installations import is_at_hand, open_installation
 from refill.evidence.attempts import Attempt
 from refill.evidence.hashes import sha256_file
 from refill.evidence.host import host_facts
-from refill.evidence.records import write_json
+from refill.evidence.records import read_json, write_json
 from refill.evidence.scrub import without_paths
 from refill.load.clients import ClientError
 from refill.load.floor import measure as measure_floor
-from refill.load.ledger import STATUSES, conservation
+from refill.load.ledger import STATUSES
 from refill.operations.catalog import Operations
 from refill.operations.requests import RequestSet
 from refill.phases.attempted import attempted
@@ -41,6 +41,7 @@ from refill.phases.round_native import RECORDED, NativeParts
 from refill.phases.round_parts import Parts
 from refill.phases.round_plan import Settings, cells, from_plain
 from refill.phases.round_record import (
+    accounted,
     cell_figures,
     judged,
     profile_figures,
@@ -49,8 +50,10 @@ from refill.phases.round_record import (
     warned,
 )
 from refill.phases.round_run import WARM_UP, RoundRun
-from refill.phases.round_stack import GatewayStack
+from refill.phases.round_stack import GatewayStack, new_namespace
 from refill.phases.round_system import GATEWAY, RoundSystem
+from refill.phases.unanswered import PATIENCE_TIMEOUTS
+from refill.phases.url_index import new_name
 from refill.progress import Progress
 
 SCHEMA = "refill.round/1"
@@ -125,7 +128,12 @@ def _measure(
     operations = from_plain(plan["operations"], plan["counts"])
     settings = _settings(plan, operations)
     name = f"{plan['profile']}/{plan['image']}-{plan['n']}"
-    requests = RequestSet.build(operations, documents, plan["seed"], INDEX, name)
+    indices = _indices(plan)
+    sets = {
+        index: RequestSet.build(operations, documents, plan["seed"], index, name)
+        for index in dict.fromkeys(indices.values())
+    }
+    requests = {engine: sets[index] for engine, index in indices.items()}
     data = scratch(files.root)
     host = host_facts(data)
     data = data / attempt.target.replace("/", "-")
@@ -135,16 +143,18 @@ def _measure(
         # Here, where the driver has the CPUs that it has in the round.
         floor = measure_floor()
         stack = GatewayStack(_parts(plan, files), data, attempt.folder, inside)
+        absent = _absent(plan, files)
         openers = {
-            name: partial(_native_parts, name, plan, files, inside) for name in natives_of(plan)
+            name: partial(_native_parts, name, indices[name], plan, files, inside)
+            for name in natives_of(plan)
+            if name not in absent
         }
-        system = RoundSystem(stack, openers, data, attempt.folder, progress.say)
+        system = RoundSystem(stack, openers, absent, data, attempt.folder, progress.say)
         run = RoundRun(settings, requests, system, attempt.folder, progress)
         try:
             with system:
                 try:
                     run.run(documents)
-                    system.drop()
                 except (EngineError, ClientError) as error:
                     # While the parts are still there to tell.
                     raise EngineError(system.explain(error)) from error
@@ -154,28 +164,25 @@ def _measure(
             progress.say(f"the round is invalid: {failure}")
         containers = inside.record() if inside else None
     rows = run.ledger.frame()
-    figures = cell_figures(
-        settings, run.trials, rows, run.judge.shown, plan["serving"], _request_cache(plan)
-    )
     natives = system.report(natives_of(plan))
     for block in natives.values():
         if "why" in block:
             block["why"] = without_paths(block["why"], [files.root])
+    lost = {name: block["why"] for name, block in natives.items() if block["status"] == "failed"}
+    figures = cell_figures(
+        settings, run.trials, rows, run.judge.shown, plan["serving"], _request_cache(plan), lost
+    )
     profiles = profile_figures(figures, run.trials, settings)
     # A round that broke off has no trial of its later profiles: what is written of them says so.
     begun = {profile["name"] for profile in profiles}
     profiles += [{"name": name, "valid": False} for name in files.profiles if name not in begun]
-    kept = conservation(rows, run.windows)
-    if failure:
-        kept["violations"] = ["the round broke off, so not all requests can be accounted for"]
-        # The clients' own counts came of the windows that ended alone; these are of the ledger.
-        kept["counts"]["issued"] = len(rows)
+    kept = accounted(rows, run.windows, run.broken, failure)
     statuses = rows[rows["phase"] == WARM_UP]["status"].astype(str)
     warm_up = {status: int((statuses == status).sum()) for status in STATUSES}
     outcome, invalid = judged(figures, warm_up, kept, failure)
     longest_stall_s, stalls = client_pauses(run.windows)
     invalid += stalls
-    invalid += [f"{n}: {b['why']}" for n, b in natives.items() if b["status"] == "failed"]
+    invalid += [f"{name}: {why}" for name, why in lost.items()]
     identity = {
         "id": f"{plan['profile']}/{plan['image']}",
         "repeat": plan["n"],
@@ -195,7 +202,11 @@ def _measure(
         "waited_for_machine_s": waited,
         "valid": not invalid,
         "invalid": invalid,
-        "warnings": [*departures(containers), *warned(figures)],
+        "warnings": [
+            *departures(containers),
+            *(without_paths(line, [files.root]) for line in system.warnings),
+            *warned(figures),
+        ],
         "outcome": outcome,
         "corpus": {
             "name": documents.record["name"],
@@ -271,15 +282,41 @@ def natives_of(plan: Mapping[str, Any]) -> list[str]:
     return [engine for engine in plan["engines"] if engine != GATEWAY]
 
 
+def _absent(plan: Mapping[str, Any], files: Files) -> dict[str, str]:
+    """Give, by native engine that is not at hand, why: what its record says, and nothing else.
+
+    One that was at hand when the rounds were planned and is not any more is no such engine.
+    """
+    return {
+        name: str(read_json(files.engines[name], ENGINE_SCHEMA)["why"])
+        for name in natives_of(plan)
+        if not is_at_hand(files.engines[name])
+    }
+
+
 def _budgets(plan: Mapping[str, Any], files: Files) -> int:
     """Say how many budgets there are at once: of the gateway's parts together, and of natives."""
     return 1 + sum(is_at_hand(files.engines[name]) for name in natives_of(plan))
 
 
+def _indices(plan: Mapping[str, Any]) -> dict[str, str]:
+    """Give the name of each engine's index: one of the round's own where the engine is not."""
+    return {
+        engine: new_name(INDEX)
+        if engine != GATEWAY and plan["native"][engine]["url"] and plan.get("runtime") != "docker"
+        else INDEX
+        for engine in plan["engines"]
+    }
+
+
 def _native_parts(
-    name: str, plan: Mapping[str, Any], files: Files, inside: Containers | None
+    name: str, index: str, plan: Mapping[str, Any], files: Files, inside: Containers | None
 ) -> NativeParts:
-    """Give what a native engine is made of; an EngineError says why it is not at hand."""
+    """Give what a native engine is made of.
+
+    Raises:
+        EngineError: it is not any more what its record says.
+    """
     record, settings = files.engines[name], plan["native"]
     installed = open_installation(
         record, name, plan["native_specs"][name], settings, record.with_suffix("") / "home"
@@ -287,7 +324,8 @@ def _native_parts(
     # In a container the CPUs of its budget, whatever this machine has.
     budget = plan["docker"]["budget"]["cpus"] if installed.image else None
     cpus = settings["cpus"] or budget or len(os.sched_getaffinity(0))
-    return NativeParts(name, installed, settings, cpus, INDEX, inside)
+    answer_s = PATIENCE_TIMEOUTS * plan["timeout_s"]
+    return NativeParts(name, installed, settings, cpus, index, answer_s, inside)
 
 
 def _native_settings(plan: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -313,7 +351,7 @@ def _parts(plan: Mapping[str, Any], files: Files) -> Parts:
         serving=plan["serving"],
         index=INDEX,
         # Of this attempt alone, so that what another one left in a kept Qdrant is not in its way.
-        namespace=f"round{secrets.token_hex(4)}",
+        namespace=new_namespace(),
     )
 
 

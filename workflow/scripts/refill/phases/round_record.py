@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,8 @@ import pandas as pd
 from refill.engines import native
 from refill.engines.gateway import counted
 from refill.engines.valkey import growth
-from refill.load.ledger import conservation, latency_s
+from refill.load.ledger import STATUSES, conservation, latency_s
+from refill.load.worker import Done
 from refill.phases.round_plan import Cell, Settings
 from refill.phases.round_run import Trial
 from refill.phases.round_stack import Moment
@@ -34,6 +35,7 @@ def cell_figures(
     shown_wrong: Mapping[int, Sequence[Mapping[str, Any]]],
     serving: bool,
     request_cache: bool = False,
+    lost: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
     """Give the cells of a round that were begun, each with its trials.
 
@@ -44,6 +46,7 @@ def cell_figures(
         shown_wrong: by window, responses that are not right.
         serving: whether the gateway's cache served.
         request_cache: whether a native engine may serve a repeated request from its cache.
+        lost: by native engine that was not measured to the end, why.
     """
     figures = []
     for cell in settings.cells:
@@ -56,7 +59,10 @@ def cell_figures(
         ]
         invalid = [f"trial {b['trial']}: {why}" for b in blocks for why in b["invalid"]]
         if len(blocks) != settings.trials:
-            invalid.append(f"{len(blocks)} of {settings.trials} trials were run")
+            why = (lost or {}).get(cell.engine, "").partition("\n")[0]
+            invalid.append(
+                f"{len(blocks)} of {settings.trials} trials were run{f': {why}' if why else ''}"
+            )
         figures.append(
             {
                 "engine": cell.engine,
@@ -93,6 +99,8 @@ def _trial(
     seen = natives_counted(trial.before, trial.after)
     if engine == GATEWAY:
         proof = unproven(trial.cell.profile, serving, stats["n"], cache)
+    elif engine not in seen:
+        proof = [f"{engine} was lost before its counters could show what it did"]
     else:
         proof = unproven_native(engine, cache, seen[engine], request_cache)
     invalid = [*_unanswered(stats, trial.cell), *kept["violations"], *proof]
@@ -107,6 +115,7 @@ def _trial(
         "cache": cache,
         "hit_ratio": hit_ratio(cache),
         "natives": seen,
+        "lost": sorted(trial.before.natives.keys() - trial.after.natives.keys()),
         "aof": growth(trial.before.aof, trial.after.aof),
         "resources": spent(trial.before, trial.after),
         "conservation": kept["checks"],
@@ -122,10 +131,20 @@ def _silence(rows: pd.DataFrame) -> dict[str, float] | None:
 
 
 def warned(cells: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say in which trials nothing was answered for long: a closed loop's p95 hides a stall."""
+    """Say in which trials nothing was answered for long, or an engine beside them was lost.
+
+    A closed loop's p95 hides a stall. And what the end of an idle engine took of the machine is in
+    the figures: they stay, for every response was right.
+    """
     found = []
     for cell in cells:
         for trial in cell["trials"]:
+            found += [
+                f"{_where(cell)}, trial {trial['trial']}: {engine}, idle beside it, was lost "
+                "meanwhile"
+                for engine in trial["lost"]
+                if engine != cell["engine"]
+            ]
             silence, p50_ms = trial["silence"], trial["stats"]["p50_ms"]
             p50_s = None if p50_ms is None else p50_ms / 1e3
             if silence and is_long(silence["longest_s"], p50_s):
@@ -300,6 +319,31 @@ def resource_phases(moments: Sequence[tuple[str, float, Moment]]) -> list[dict[s
         }
         for (_, start, before), (name, end, after) in itertools.pairwise(moments)
     ]
+
+
+def accounted(
+    rows: pd.DataFrame, windows: Sequence[Done], broken: Collection[int], failure: str | None
+) -> dict[str, Any]:
+    """Give `conservation` of a whole round.
+
+    Args:
+        rows: the whole ledger.
+        windows: the clients' own accounts of the windows that they ended.
+        broken: windows in which a native engine was lost, of which there is no such account.
+        failure: what broke the round off.
+    """
+    whole = rows
+    if broken:
+        ended = rows[~rows["window"].isin(broken)]
+        whole = ended.assign(seq=np.arange(len(ended)))
+    kept = conservation(whole, windows)
+    if failure:
+        kept["violations"] = ["the round broke off, so not all requests can be accounted for"]
+    if failure or broken:
+        statuses = rows["status"].astype(str)
+        found = {status: int((statuses == status).sum()) for status in STATUSES}
+        kept["counts"] = {"issued": len(rows), **found}
+    return kept
 
 
 def judged(

@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from refill.operations.requests import Request, RequestSet
 from refill.oracle.documents import NATIVE_ALSO, judge
 from refill.phases.round_plan import Cell, Settings
 from refill.phases.round_stack import Moment
-from refill.phases.round_system import GATEWAY, RoundSystem
+from refill.phases.round_system import GATEWAY, EngineLostError, RoundSystem
 from refill.phases.unanswered import Unanswered
 from refill.progress import Progress
 
@@ -59,19 +59,22 @@ class RoundJudge:
     """Judges the responses of a round, and keeps some of those that are not right.
 
     Args:
-        requests: all requests of the round; a row's key is the place in it.
+        requests: by engine, all requests of the round; a row's key is the place in it.
         engines: which engine a window's requests went to.
     """
 
-    def __init__(self, requests: Sequence[Request], engines: Mapping[int, str]) -> None:
+    def __init__(
+        self, requests: Mapping[str, Sequence[Request]], engines: Mapping[int, str]
+    ) -> None:
         self._requests = requests
         self._engines = engines
         self.shown: dict[int, list[dict[str, Any]]] = defaultdict(list)
 
     def __call__(self, row: Row) -> Judgement:
         """Give the status of an answered request."""
-        request = self._requests[row.key]
-        also = NATIVE_ALSO if self._engines[row.window] != GATEWAY else {}
+        engine = self._engines[row.window]
+        request = self._requests[engine][row.key]
+        also = NATIVE_ALSO if engine != GATEWAY else {}
         judgement = judge(request, row.http, row.body, also)
         if judgement.status != "ok" and len(self.shown[row.window]) < SHOWN_WRONG:
             self.shown[row.window].append(
@@ -96,19 +99,22 @@ class RoundRun:
 
     Args:
         settings: what to do.
-        requests: where its requests come from.
+        requests: by engine, where its requests come from; all are asked the same, of the index
+            that each has.
         system: the running engines.
         folder: this attempt's own folder; rows are written there as the round goes.
         progress: where the round says how far it is.
 
     Attributes:
         engine_of: which engine the requests of a window went to.
+        broken: windows of a native engine that was lost in them: their requests stand in the
+            ledger and belong to no trial.
     """
 
     def __init__(
         self,
         settings: Settings,
-        requests: RequestSet,
+        requests: Mapping[str, RequestSet],
         system: RoundSystem,
         folder: Path,
         progress: Progress,
@@ -123,6 +129,8 @@ class RoundRun:
         self._origin = time.monotonic()
         self._windows = itertools.count()
         self.engine_of: dict[int, str] = {}
+        self.broken: set[int] = set()
+        self._clients: dict[str, tuple[Clients, ExitStack]] = {}
         self._rows: list[Row] = []
         self._unanswered = Unanswered(settings.timeout_s)
         self._plan = _Plan(settings, requests)
@@ -136,49 +144,70 @@ class RoundRun:
     def run(self, documents: Documents) -> None:
         """Run the round.
 
+        A native engine that is lost takes what is left of its own cells with it.
+
         Raises:
-            EngineError: a part of the system ended, did not answer a control call, answered no
-                request for several timeouts, or did not end its warm-up in time.
+            EngineError: a part of the gateway's system ended, did not answer a control call,
+                answered no request for several timeouts, or did not end its warm-up in time.
             ClientError: a client process ended or failed.
         """
         self._moment("start")
+        self.system.now = "load"
         self.primed = self.system.prime(documents)
         self.progress.say(
             f"primed: {self.primed['documents']:,} documents in {self.primed['load_s']:.1f} s"
         )
         self._moment("primed")
         with ExitStack() as open_:
-            clients = {
-                engine: open_.enter_context(self._clients(engine)) for engine in self.system.engines
-            }
+            for engine in self.system.engines:
+                self._start_clients(engine, open_)
             self._moment("clients started")
             for engine in self.system.engines:
-                self._warm_up(engine, clients[engine])
+                with self._alone(engine, f"warm-up of {engine}"):
+                    self._warm_up(engine)
             self._moment("warmed up")
             for cell in self.settings.cells:
-                if cell.engine not in clients:
-                    continue
                 for number in range(1, self.settings.trials + 1):
-                    self._trial(clients[cell.engine], cell, number)
-                self._moment(cell.name)
-                self.progress.say(f"{cell.name}: {self._p50s(cell)}")
+                    if cell.engine not in self.system.engines:
+                        break
+                    with self._alone(cell.engine, f"{cell.name}, trial {number}"):
+                        self._trial(cell, number)
+                if spans := [t.end - t.start for t in self.trials if t.cell == cell]:
+                    self._moment(cell.name)
+                    self.progress.say(f"{cell.name}: {self._p50s(spans)}")
 
-    def _clients(self, engine: str) -> Clients:
-        """Give client processes for one engine; those of the others wait meanwhile."""
+    def _start_clients(self, engine: str, open_: ExitStack) -> None:
+        """Start client processes for one engine; those of the others wait meanwhile."""
         address = self.system.address(engine)
-        known = ((r.method, r.path, r.body) for r in self._plan.requests)
+        known = ((r.method, r.path, r.body) for r in self._plan.requests[engine])
         source = Prepared(known, address, self.system.headers(engine))
         setups = [
             Setup(n, address, source, self.settings.timeout_s, self._origin)
             for n in range(max(cell.clients for cell in self.settings.cells))
         ]
-        return Clients(setups, partial(self._take, engine))
+        ends = open_.enter_context(ExitStack())
+        clients = ends.enter_context(Clients(setups, partial(self._take, engine)))
+        self._clients[engine] = clients, ends
+
+    @contextmanager
+    def _alone(self, engine: str, what: str) -> Iterator[None]:
+        """Do a part of the round with one engine; if it is lost in it, go on without it."""
+        self.system.now = what
+        try:
+            yield
+        except EngineLostError as error:
+            self.system.lose(engine, EngineError(self.system.explain(error, engine)))
+            _, ends = self._clients.pop(engine)
+            ends.close()
 
     def _take(self, engine: str, rows: Sequence[Row]) -> None:
         self._rows.extend(rows)
-        self._unanswered.note(engine, rows)
+        try:
+            self._unanswered.note(engine, rows)
+        except EngineError as error:
+            raise _of(engine, str(error)) from error
 
-    def _warm_up(self, engine: str, clients: Clients) -> None:
+    def _warm_up(self, engine: str) -> None:
         """Fill the cache with every warm request, see each once more, and walk the cold path.
 
         A native engine is walked longer and by all clients, for its Java compiles what runs often
@@ -192,24 +221,23 @@ class RoundRun:
             phases = [[keys[i % len(keys)] for i in range(wanted)]]
             share = max(cell.clients for cell in self.settings.cells)
         for part in phases:
-            window = next(self._windows)
-            self.engine_of[window] = engine
+            window = self._window(engine)
             parts = [mine for n in range(share) if (mine := part[n::share])]
             limit = self.settings.trial_limit_s
             jobs = [Job(WARM_UP, "closed", window, mine, len(mine), limit) for mine in parts]
             if not jobs:
                 continue
-            issued = sum(done.issued for done in self._issue(clients, jobs))
+            issued = sum(done.issued for done in self._issue(engine, jobs))
             if issued < len(part):
-                raise EngineError(
+                raise _of(
+                    engine,
                     f"{engine}: {issued} of {len(part)} requests of a part of the warm-up were "
                     f"issued within rounds.trial_limit_s ({limit:g} s): raise the limit, or ask "
-                    "for fewer"
+                    "for fewer",
                 )
 
-    def _trial(self, clients: Clients, cell: Cell, number: int) -> None:
-        keys, window = self._plan.keys(cell, number), next(self._windows)
-        self.engine_of[window] = cell.engine
+    def _trial(self, cell: Cell, number: int) -> None:
+        keys, window = self._plan.keys(cell, number), self._window(cell.engine)
         jobs = [
             Job(
                 cell.profile, "closed", window, part, len(part), self.settings.trial_limit_s,
@@ -217,15 +245,27 @@ class RoundRun:
             for n in range(cell.clients)
             if (part := keys[n :: cell.clients])
         ]  # fmt: skip
-        before, start = self.system.moment(), self.now()
-        done = self._issue(clients, jobs)
+        before = self.system.moment()
+        if cell.engine not in self.system.engines:
+            return
+        start = self.now()
+        done = self._issue(cell.engine, jobs)
         end, after = self.now(), self.system.moment()
         self.trials.append(Trial(cell, number, window, start, end, before, after, done))
 
-    def _issue(self, clients: Clients, jobs: Sequence[Job]) -> list[Done]:
+    def _window(self, engine: str) -> int:
+        window = next(self._windows)
+        self.engine_of[window] = engine
+        return window
+
+    def _issue(self, engine: str, jobs: Sequence[Job]) -> list[Done]:
         """Run jobs, then judge their responses; rows of a trial that broke off are kept too."""
+        clients, _ = self._clients[engine]
         try:
-            done = clients.run(jobs, self.system.check, CHECK_S)
+            done = clients.run(jobs, partial(self.system.check, engine), CHECK_S)
+        except EngineLostError:
+            self.broken.add(jobs[0].window)
+            raise
         finally:
             self.ledger.add(self._rows)
             self._rows.clear()
@@ -235,37 +275,57 @@ class RoundRun:
     def _moment(self, name: str) -> None:
         self.moments.append((name, self.now(), self.system.moment()))
 
-    def _p50s(self, cell: Cell) -> str:
-        spans = [t.end - t.start for t in self.trials if t.cell == cell]
+    def _p50s(self, spans: Sequence[float]) -> str:
         recent = np.median(self.ledger.recent_ms)
         return f"{len(spans)} trials in {sum(spans):.2f} s, p50 of the last {recent:.3f} ms"
+
+
+def _of(engine: str, why: str) -> EngineError:
+    """Give the error of an engine: of the gateway's it ends the round."""
+    return EngineError(why) if engine == GATEWAY else EngineLostError(why)
+
+
+def _warm(operation: str, source: RequestSet) -> Sequence[Request]:
+    return source.warm(operation)
+
+
+def _cold(cell: Cell, number: int, source: RequestSet) -> Sequence[Request]:
+    return source.cold(cell.requests, number, cell.clients, cell.profile)
 
 
 class _Plan:
     """All requests of a round, made before it begins, and which of them each trial issues."""
 
-    def __init__(self, settings: Settings, source: RequestSet) -> None:
-        self.requests: list[Request] = []
+    def __init__(self, settings: Settings, sources: Mapping[str, RequestSet]) -> None:
+        # Engines with an index of one name share their requests.
+        made: dict[int, list[Request]] = {id(source): [] for source in sources.values()}
+        self.requests = {engine: made[id(source)] for engine, source in sources.items()}
+        self._sources = list({id(source): source for source in sources.values()}.values())
+        self._made = made
         self._warm: dict[str, range] = {}
         self._cold: dict[tuple[int, int], range] = {}
         for cell in settings.cells:
             if cell.profile == "warm" and cell.operation not in self._warm:
-                self._warm[cell.operation] = self._add(source.warm(cell.operation))
+                self._warm[cell.operation] = self._add(partial(_warm, cell.operation))
         self.fill = [key for keys in self._warm.values() for key in keys]
-        self.warm_up = self._add(source.cold(settings.warm_up, 0, 1, WARM_UP))
+        self.warm_up = self._add(lambda s: s.cold(settings.warm_up, 0, 1, WARM_UP))
         for cell in settings.cells:
             if cell.profile == "cold":
                 for number in range(1, settings.trials + 1):
                     # Every engine is asked the same; what is new to one is new to all.
                     if (cell.clients, number) in self._cold:
                         continue
-                    new = source.cold(cell.requests, number, cell.clients, cell.profile)
-                    self._cold[cell.clients, number] = self._add(new)
+                    self._cold[cell.clients, number] = self._add(partial(_cold, cell, number))
 
-    def _add(self, requests: Sequence[Request]) -> range:
-        first = len(self.requests)
-        self.requests += requests
-        return range(first, len(self.requests))
+    def _add(self, make: Callable[[RequestSet], Sequence[Request]]) -> range:
+        """Make requests of every source, and give the keys that they have in each."""
+        places = set()
+        for source in self._sources:
+            known, new = self._made[id(source)], make(source)
+            places.add(range(len(known), len(known) + len(new)))
+            known += new
+        (keys,) = places
+        return keys
 
     def keys(self, cell: Cell, number: int) -> Sequence[int]:
         """Give the keys of a trial: new ones when cold, the same few over and over when warm."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import secrets
 import shutil
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,13 @@ IDLE_POLLS = 3
 IDLE_TIMEOUT_S = 60.0
 # Beside the three, in containers: what they use of their budget together.
 SHARED = "shared budget"
+# What begins the names of a round's collections.
+NAMESPACE = re.compile(r"round[0-9a-f]{8}-")
+
+
+def new_namespace() -> str:
+    """Give what begins the names of a round's keys and collections: of one attempt alone."""
+    return f"round{secrets.token_hex(4)}"
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,9 @@ class GatewayStack(OpensParts):
         scratch: a folder of this target's own; removed at the end.
         logs: folder that takes the logs of the three.
         inside: where their containers belong; None: they are processes.
+
+    Attributes:
+        left: in words, what stays in a Qdrant that was not started here, and why.
     """
 
     name = "gateway"
@@ -60,6 +73,7 @@ class GatewayStack(OpensParts):
         self._logs = logs
         self._inside = inside
         self.identities: dict[str, Any] = {}
+        self.left: list[str] = []
 
     def _start(self) -> None:
         shutil.rmtree(self._scratch, ignore_errors=True)
@@ -68,6 +82,10 @@ class GatewayStack(OpensParts):
         password, key = valkey.new_password(), qdrant.api_key(parts.qdrant["api_key_env"])
         self._valkey = self._open.enter_context(starter.valkey(password))
         self._qdrant = self._open.enter_context(starter.qdrant())
+        if self._qdrant.runtime == "external":
+            self._tell_of_earlier(key)
+            # After the gateway's end, however it ends, so that nothing is made anew.
+            self._open.callback(self._drop, key)
         inner = starter.reached
         backends = gateway.Backends(inner(self._valkey), password, inner(self._qdrant), key)
         self._gateway = self._open.enter_context(starter.gateway(backends))
@@ -159,17 +177,38 @@ class GatewayStack(OpensParts):
         }
 
     def _collection(self) -> str:
-        listed = self._qdrant_api.call("GET", "/collections")["collections"]
         prefix = f"{self._parts.namespace}-"
-        names = [entry["name"] for entry in listed if entry["name"].startswith(prefix)]
+        names = [name for name in _collections(self._qdrant_api) if name.startswith(prefix)]
         if len(names) != 1:
             raise EngineError(f"qdrant: {len(names)} collections of this round, 1 was expected")
-        return str(names[0])
+        return names[0]
 
-    def drop(self) -> None:
-        """Delete what a Qdrant that was not started here would keep."""
-        if self._qdrant.runtime == "external":
-            self.api.delete_index(self._parts.index)
+    # ---- a Qdrant that is somebody's own
+
+    def _tell_of_earlier(self, key: str | None) -> None:
+        """Tell of what earlier rounds left: whether one of them goes on elsewhere is not known."""
+        with closing(qdrant.Api(self._qdrant.address, key)) as api:
+            names = _collections(api)
+        found = [name for name in names if NAMESPACE.match(name)]
+        self.left += [
+            f"qdrant: the collection {name} is there, of another round: if none goes on elsewhere, "
+            f"DELETE /collections/{name}"
+            for name in found
+            if not name.startswith(f"{self._parts.namespace}-")
+        ]
+
+    def _drop(self, key: str | None) -> None:
+        """Delete what this round made, and say what cannot be deleted."""
+        with closing(qdrant.Api(self._qdrant.address, key)) as api:
+            try:
+                for name in _collections(api):
+                    if name.startswith(f"{self._parts.namespace}-"):
+                        api.call("DELETE", f"/collections/{name}")
+            except EngineError as error:
+                self.left.append(
+                    f"qdrant: what this round made could not be deleted ({error}): DELETE the "
+                    f"collections {self._parts.namespace}-* by hand"
+                )
 
     # ---- counters
 
@@ -196,6 +235,10 @@ class GatewayStack(OpensParts):
                 for name, counters in used.items()
             },
         )
+
+
+def _collections(api: qdrant.Api) -> list[str]:
+    return [str(entry["name"]) for entry in api.call("GET", "/collections")["collections"]]
 
 
 def _known(value: float) -> float | None:

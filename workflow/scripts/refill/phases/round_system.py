@@ -1,8 +1,9 @@
 """Everything that runs in one round: the gateway's stack, and the native engines beside it.
 
 One engine alone gets requests at a time; the others idle, and what they use meanwhile is counted.
-A native engine that is not at hand, or fails before anything is timed, takes its own cells with it
-and no other: the gateway is what the round is for.
+A native engine that is not at hand, as its record says, is absent. One that is at hand and fails
+takes its own cells with it and no other, whenever that is, for the gateway is what the round is
+for; but a gauge of drift is lost then, so the round is not valid.
 """
 
 from __future__ import annotations
@@ -26,25 +27,32 @@ EXPLAIN_S = 1.0
 Opener = Callable[[], NativeParts]
 
 
+class EngineLostError(EngineError):
+    """A native engine has ended, or does not answer any more; the gateway's system is unharmed."""
+
+
 class RoundSystem(OpensParts):
     """The engines of a round. Used as a context: leaving it ends all of them.
 
     Args:
         stack: the gateway and what it works on.
-        natives: by engine, what gives its parts; an EngineError of it says why it is not at hand.
+        natives: by engine at hand, what gives its parts; an EngineError of it says why they are not
+            what its record says.
+        absent: by engine that is not at hand, why.
         scratch: folder of the native engines' data.
         logs: folder that takes their logs.
         say: told what is started.
 
     Attributes:
-        absent: by engine, why it is not measured: it is not at hand.
-        failed: by engine, why it is not measured although it is at hand.
+        failed: by engine at hand, why it is not measured, or not to the end.
+        now: what the round is at, in words.
     """
 
     def __init__(
         self,
         stack: GatewayStack,
         natives: Mapping[str, Opener],
+        absent: Mapping[str, str],
         scratch: Path,
         logs: Path,
         say: Callable[[str], None],
@@ -52,44 +60,54 @@ class RoundSystem(OpensParts):
         super().__init__()
         self.stack = stack
         self._openers = dict(natives)
+        self._absent = dict(absent)
         self._scratch = scratch
         self._logs = logs
         self._say = say
         self._ends: dict[str, ExitStack] = {}
         self.natives: dict[str, NativeEngine] = {}
         self.measured: list[NativeEngine] = []
-        self.absent: dict[str, str] = {}
         self.failed: dict[str, str] = {}
+        self._during: dict[str, str] = {}
+        self.now = "start"
 
     def _start(self) -> None:
         self._open.enter_context(self.stack)
+        for name, why in self._absent.items():
+            self._say(f"{name} is not measured: {why}")
         for name, opener in self._openers.items():
             self._start_native(name, opener)
 
     def _start_native(self, name: str, opener: Opener) -> None:
-        try:
-            parts = opener()
-        except EngineError as error:
-            self.absent[name] = str(error)
-            self._say(f"{name} is not measured: {error}")
-            return
         self._ends[name] = self._open.enter_context(ExitStack())
         try:
             log = self._logs / f"{name}.log"
-            engine = NativeEngine(parts, self._scratch / name, log, self._ends[name])
+            ends = self._ends[name]
+            engine = NativeEngine(opener(), self._scratch / name, log, ends, self._say)
         except EngineError as error:
-            self._give_up(name, error)
+            self.lose(name, error)
             return
         self.natives[name] = engine
         self.measured.append(engine)
         if engine.started_s is not None:
             self._say(f"{name} {engine.identity['version']} was ready in {engine.started_s:.1f} s")
 
-    def _give_up(self, name: str, error: EngineError) -> None:
-        self.failed[name] = str(error)
-        self._say(f"{name} is not measured: {error}")
+    def lose(self, name: str, error: EngineError) -> None:
+        """Go on without a native engine.
+
+        It is killed: one that stands still would not hear that it is to end.
+        """
+        if name in self.failed:
+            return
+        self.failed[name], self._during[name] = str(error), self.now
+        self._say(f"{name} is lost ({self.now}): {error}")
         self.measured = [engine for engine in self.measured if engine.name != name]
-        self._ends.pop(name).close()
+        try:
+            if name in self.natives:
+                self.natives[name].kill()
+            self._ends.pop(name).close()
+        except EngineError as ending:
+            self.failed[name] += f"; and it could not be ended: {ending}"
 
     @property
     def engines(self) -> list[str]:
@@ -123,22 +141,29 @@ class RoundSystem(OpensParts):
             try:
                 engine.prime(documents)
             except EngineError as error:
-                self._give_up(engine.name, error)
+                self.lose(engine.name, error)
         return primed
 
-    def drop(self) -> None:
-        """Delete what engines that were not started here would keep."""
-        self.stack.drop()
-        for engine in self.measured:
-            engine.drop()
+    @property
+    def warnings(self) -> list[str]:
+        """What the record warns of; complete once all engines have been ended."""
+        return [*self.stack.left, *(w for engine in self.natives.values() for w in engine.warnings)]
 
-    def check(self) -> None:
-        """Raise EngineError when one of the engines has ended."""
+    def check(self, engine: str = GATEWAY) -> None:
+        """Look whether what is asked now still runs; the others are looked at between the trials.
+
+        Raises:
+            EngineLostError: the native engine has ended.
+            EngineError: a part of the gateway's system has.
+        """
         self.stack.check()
-        for engine in self.measured:
-            engine.check()
+        if engine != GATEWAY:
+            try:
+                self.natives[engine].check()
+            except EngineError as error:
+                raise EngineLostError(str(error)) from error
 
-    def explain(self, error: Exception) -> str:
+    def explain(self, error: Exception, engine: str = GATEWAY) -> str:
         """Give an error's words, behind those of the part that has ended, if one has.
 
         A broken connection can be seen a moment before the end of the process that caused it.
@@ -148,7 +173,7 @@ class RoundSystem(OpensParts):
         def look() -> bool:
             nonlocal ended
             try:
-                self.check()
+                self.check(engine)
             except EngineError as found:
                 ended = str(found)
             return bool(ended)
@@ -157,32 +182,40 @@ class RoundSystem(OpensParts):
         return f"{ended} (seen as: {error})" if ended and ended != str(error) else str(error)
 
     def moment(self) -> Moment:
-        """Give all counters now.
+        """Give all counters now; a native engine that has none to give is lost.
 
         Raises:
-            EngineError: a part does not answer.
+            EngineError: a part of the gateway's system does not answer.
         """
         now = self.stack.moment()
-        used = {engine.name: engine.resources() for engine in self.measured}
-        return replace(
-            now,
-            resources={**now.resources, **used},
-            natives={engine.name: engine.counters() for engine in self.measured},
-        )
+        used, counted = {}, {}
+        for engine in list(self.measured):
+            try:
+                engine.check()
+                used[engine.name] = engine.resources()
+                counted[engine.name] = engine.counters()
+            except EngineError as error:
+                self.lose(engine.name, error)
+        return replace(now, resources={**now.resources, **used}, natives=counted)
 
     def report(self, wanted: Sequence[str]) -> dict[str, Any]:
         """Give what the record says of each native engine that was to be measured."""
         found: dict[str, Any] = {}
         for name in wanted:
-            if name in self.absent:
-                found[name] = {"status": "not measured", "why": self.absent[name]}
-            elif name in self.failed:
-                found[name] = {"status": "failed", "why": self.failed[name]}
-            elif name in self.natives:
-                engine = self.natives[name]
-                found[name] = {
-                    "status": "measured",
-                    "started_s": engine.started_s,
-                    "primed": engine.primed,
+            if name in self._absent:
+                found[name] = {"status": "not measured", "why": self._absent[name]}
+                continue
+            block: dict[str, Any] = {"status": "measured"}
+            if name in self.failed:
+                block = {
+                    "status": "failed",
+                    "why": self.failed[name],
+                    "during": self._during[name],
                 }
+            if name in self.natives:
+                engine = self.natives[name]
+                block |= {"started_s": engine.started_s, "primed": engine.primed}
+            # A round that broke off before it came to this engine says nothing of it.
+            if name in self.failed or name in self.natives:
+                found[name] = block
         return found
