@@ -9,7 +9,8 @@ rule round_on:
         corpus=DOCUMENT_RECORDS,
         images=IMAGE_RECORDS,
         node=ROUNDS_NODE,
-        engines=ENGINE_RECORDS,
+        # What is at hand is in the plan, so that a try that failed again reruns no round.
+        engines=ancient(ENGINE_RECORDS),
     output:
         record=report(
             "results/rounds/on-main/{image}-{n}.json",
@@ -35,7 +36,7 @@ rule round_on:
         mem_mb=PLANS.round_needs.mem_mb,
         runtime=PLANS.round_needs.runtime,
     params:
-        plan=lambda w: PLANS.round("on-main", w.image, int(w.n)),
+        plan=lambda w, input: PLANS.round("on-main", w.image, int(w.n), input.engines),
     script:
         "../scripts/run_round.py"
 
@@ -55,7 +56,7 @@ use rule round_on as round_off with:
         "results/logs/rounds/off-control/{image}-{n}.log",
     priority: lambda w: PLANS.round_priority("off-control", w.image, int(w.n))
     params:
-        plan=lambda w: PLANS.round("off-control", w.image, int(w.n)),
+        plan=lambda w, input: PLANS.round("off-control", w.image, int(w.n), input.engines),
 
 
 ROUND_RECORDS = [

@@ -14,6 +14,14 @@ class EngineError(Exception):
     """An engine could not be started, asked, or understood. The text says what to do."""
 
 
+class NotInstalledError(EngineError):
+    """What an engine needs is not on this machine.
+
+    The plan of the engine's rule holds what is, so that what comes later is noticed without
+    another try.
+    """
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a runtime puts an engine: its port, its folder for data, and the address to listen on.
