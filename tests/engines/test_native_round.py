@@ -13,7 +13,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 from refill.config import PROJECT, ConfigError, load, load_native
-from refill.engines import artifacts, native
+from refill.engines import artifacts, maven, native
 from refill.engines.description import EngineError
 from refill.engines.installations import DIALECTS, open_installation, prepare
 from refill.phases.measure_round import Files, measure
@@ -269,7 +269,7 @@ def test_one_that_runs_already_is_measured_at_its_url_and_left_as_it_was(
 
 
 def test_a_jar_that_is_not_the_pinned_one_is_refused(root: Path, tmp_path: Path) -> None:
-    if not artifacts.available():
+    if not maven.available():
         pytest.skip("Maven is not here")
     spec = {
         **SPECS[OPENSEARCH],
@@ -280,10 +280,10 @@ def test_a_jar_that_is_not_the_pinned_one_is_refused(root: Path, tmp_path: Path)
 
 
 def test_an_artifact_that_nobody_published_is_named_without_addresses(tmp_path: Path) -> None:
-    if not artifacts.available():
+    if not maven.available():
         pytest.skip("Maven is not here")
     with pytest.raises(EngineError, match=r"Maven: .*no-such-artifact") as raised:
-        artifacts.resolve(["net.sf.jopt-simple:no-such-artifact:5.0.4"], tmp_path)
+        maven.copy(["net.sf.jopt-simple:no-such-artifact:5.0.4"], tmp_path)
     assert "://" not in str(raised.value)
 
 
@@ -299,26 +299,9 @@ def test_a_releases_folder_is_taken_as_it_is(root: Path, tmp_path: Path) -> None
 
     made = prepared(release)
     assert (made["status"], made["source"], made["version"]) == ("at hand", "home", "3.9.0")
-    assert made["jars"].items() <= record_of(root, OPENSEARCH)["jars"].items()
+    assert made["files"] == record_of(root, OPENSEARCH)["files"]
     assert not list((tmp_path / "unused").iterdir())
     assert "give the folder of an unpacked release" in prepared(tmp_path)["why"]
-
-
-def test_a_changed_jar_is_noticed_before_a_round(root: Path, tmp_path: Path) -> None:
-    needed(root, OPENSEARCH)
-    record = root / "results/engines/opensearch.json"
-    home = root / "results/engines/opensearch/home"
-    jar = next(iter(record_of(root, OPENSEARCH)["jars"]))
-    copy = tmp_path / "home"
-    for name in record_of(root, OPENSEARCH)["jars"]:
-        (copy / name).parent.mkdir(parents=True, exist_ok=True)
-        (copy / name).symlink_to((home / name).resolve())
-    asked = (record, OPENSEARCH, SPECS[OPENSEARCH], SETTINGS)
-    assert open_installation(*asked, copy).home == copy
-    (copy / jar).unlink()
-    (copy / jar).write_bytes(b"another")
-    with pytest.raises(EngineError, match="is not the one that its record names"):
-        open_installation(*asked, copy)
 
 
 def test_requests_served_from_a_request_cache_make_a_trial_invalid() -> None:

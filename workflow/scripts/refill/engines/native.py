@@ -160,7 +160,8 @@ def describe(dialect: Dialect, node: Node) -> Description:
 
     def variables(place: Place) -> Mapping[str, str]:
         temporary = place.storage / "temporary"
-        return {"HOME": str(temporary), **dialect.environment(temporary)}
+        # Its paths and its log are UTF-8 in every locale, its messages in its own language.
+        return {"HOME": str(temporary), "LC_ALL": "C.UTF-8", **dialect.environment(temporary)}
 
     given = dialect.standard_input
 
@@ -179,6 +180,7 @@ def describe(dialect: Dialect, node: Node) -> Description:
         node.budget.cpus,
         standard_input if given else None,
         variables=variables,
+        plain_path=True,
     )
 
 

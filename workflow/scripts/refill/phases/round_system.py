@@ -16,6 +16,7 @@ from typing import Any
 from refill.contexts import OpensParts
 from refill.corpora.documents import Documents
 from refill.engines.description import EngineError
+from refill.evidence.scrub import make_packable
 from refill.load.wire import Address
 from refill.phases.round_native import NativeEngine, NativeParts
 from refill.phases.round_stack import GatewayStack, Moment
@@ -76,6 +77,8 @@ class RoundSystem(OpensParts):
         self._ends[name] = self._open.enter_context(ExitStack())
         try:
             log = self._logs / f"{name}.log"
+            # Called last, when the engine has ended: it writes where it lies.
+            self._ends[name].callback(make_packable, log, [Path(), self._scratch])
             engine = NativeEngine(parts, self._scratch / name, log, self._ends[name])
         except EngineError as error:
             self._give_up(name, error)
