@@ -38,6 +38,8 @@ def make_release(home: Path, name: str = "opensearch", version: str = VERSION) -
 
 def fake_java(folder: Path, version: str, vector: bool = False) -> Path:
     """A program that answers as a `java` of some version does."""
+    (folder / "lib").mkdir(parents=True)
+    (folder / "lib/modules").write_text("modules")
     module = "echo jdk.incubator.vector@1" if vector else "echo java.base@1"
     return program(
         folder / "bin/java",

@@ -36,7 +36,7 @@ rule round_on:
         mem_mb=PLANS.round_needs.mem_mb,
         runtime=PLANS.round_needs.runtime,
     params:
-        plan=lambda w, input: PLANS.round("on-main", w.image, int(w.n), input.engines),
+        plan=lambda w: PLANS.round("on-main", w.image, int(w.n)),
     script:
         "../scripts/run_round.py"
 
@@ -56,7 +56,7 @@ use rule round_on as round_off with:
         "results/logs/rounds/off-control/{image}-{n}.log",
     priority: lambda w: PLANS.round_priority("off-control", w.image, int(w.n))
     params:
-        plan=lambda w, input: PLANS.round("off-control", w.image, int(w.n), input.engines),
+        plan=lambda w: PLANS.round("off-control", w.image, int(w.n)),
 
 
 ROUND_RECORDS = [

@@ -190,13 +190,12 @@ class Plans:
             seed=rounds["seed"],
         )
 
-    def round(
-        self, profile: str, image: str, n: int, engines: Sequence[str] = ()
-    ) -> dict[str, Any]:
+    def round(self, profile: str, image: str, n: int) -> dict[str, Any]:
         """Give the plan of one round.
 
-        `engines` are the records of native engines: a round runs again when another one is at
-        hand, and not when one that is not was tried once more.
+        It holds what the records of the native engines say now: a round runs again when another
+        one is at hand, and not when one that is not was tried once more. (The records' paths are
+        not arguments: Snakemake forgets a parameter that is made from a rule's input.)
         """
         rounds = self.config["rounds"]
         kept = (
@@ -219,7 +218,10 @@ class Plans:
             cpus=self.containers.round_cpus(self.config["qdrant"]["cpus"], self.cpus),
             **self.containers.measurement("host", "budget"),
             native_specs={name: self._native[name] for name in self.native_engines},
-            installed={Path(path).stem: installations.identity_of(Path(path)) for path in engines},
+            installed={
+                name: installations.identity_of(Path(ENGINE_RECORD.format(name)))
+                for name in self.native_engines
+            },
             **{key: rounds[key] for key in kept},
         )
 

@@ -106,8 +106,9 @@ def copy(coordinates: Sequence[str], target: Path) -> None:
 def _run(project: Path, *more: str) -> tuple[int | None, str]:
     """Run Maven on a project; give its exit status, None: it took too long, and its words."""
     command = [
-        CLIENT, "-B", "-q", *more, "-f", "pom.xml", "dependency:copy-dependencies",
-        "-DincludeScope=runtime", "-DoutputDirectory=jars",
+        # By its path: of a name, the next on PATH would be tried when the first cannot be started.
+        shutil.which(CLIENT) or CLIENT, "-B", "-q", *more, "-f", "pom.xml",
+        "dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=jars",
     ]  # fmt: skip
     # In its own language, and with the file names of every language.
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
