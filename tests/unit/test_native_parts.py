@@ -184,7 +184,7 @@ def test_an_engine_gets_plain_paths_whatever_its_folders_are_called(
     assert not is_plain(source)
     for _ in range(2):
         assert take_copy(source, target, None) == target
-        assert target.readlink() == source
+    assert (target / "file").read_text() == "x"
     assert (take_copy(tmp_path, target, None), is_plain(tmp_path)) == (tmp_path, True)
     # What is measured stays where it was put, unless the engine could not work there.
     assert place_for(None, source / "scratch") == source / "scratch"

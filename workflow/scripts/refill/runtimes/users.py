@@ -110,17 +110,13 @@ def hand_over(folder: Path, user: User) -> None:
 
 
 def take_copy(source: Path, target: Path, user: User | None) -> Path:
-    """Give a folder as its user can read it, at a plain path: itself, a link, or a copy.
+    """Give a folder as its user can read it, at a plain path: itself, or a copy at `target`.
 
-    Link and copy are made at `target`, once.
+    A copy is made once. A link would not do: Java looks up where it leads.
     """
     source = source.resolve()
-    reached = user is None or user.reaches(source)
-    if reached and is_plain(source):
+    if is_plain(source) and (user is None or user.reaches(source)):
         return source
-    if not (target.is_symlink() or target.exists()):
-        if reached:
-            target.symlink_to(source)
-        else:
-            shutil.copytree(source, target)
+    if not target.exists():
+        shutil.copytree(source, target)
     return target
