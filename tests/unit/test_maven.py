@@ -6,7 +6,9 @@ asked in tests/engines/test_native_round.py.
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -250,3 +252,30 @@ def test_a_home_is_put_together_whole_or_not_at_all(client: Any, tmp_path: Path)
     found = {path.relative_to(home).as_posix() for path in home.rglob("*") if path.is_file()}
     assert found == {"lib/some-jar-1.0.jar", "modules/m/m-2.jar", "modules/m/text"}
     assert (home / "modules/m/text").read_text(encoding="utf-8") == "Grüße\n"
+
+
+def test_the_real_client_without_a_network_is_understood(
+    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its repository is a port where nothing listens; it has neither cache nor plug-ins."""
+    if not maven.available():
+        if os.environ.get("CI"):
+            pytest.fail("CI needs Maven: apt-get install maven")
+        pytest.skip("Maven is not here")
+    settings = tmp_path / "home/.m2/settings.xml"
+    settings.parent.mkdir(parents=True)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    settings.write_text(
+        "<settings><mirrors><mirror><id>mine</id><mirrorOf>*</mirrorOf>"
+        f"<url>http://127.0.0.1:{port}/private</url></mirror></mirrors></settings>"
+    )
+    monkeypatch.setenv("MAVEN_OPTS", f"-Duser.home={tmp_path / 'home'}")
+    monkeypatch.setenv("LC_ALL", "C")
+    for _ in range(2):
+        with pytest.raises(EngineError, match="no repository can be reached: connect") as raised:
+            maven.copy([JAR], tmp_path)
+        assert "private" not in str(raised.value)
+    settings.write_text("no settings")
+    with pytest.raises(EngineError, match=r"its settings\.xml cannot be read"):
+        maven.copy([JAR], tmp_path)

@@ -18,6 +18,8 @@ from refill.engines.description import EngineError, NotInstalledError
 from refill.processes import run_whole
 
 CLIENT = "mvn"
+# By its full name: of a prefix that it cannot look up, Maven does not say why.
+PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin"
 TIMEOUT_S = 900.0
 _LINES = 3
 _LONGEST = 400
@@ -108,7 +110,7 @@ def _run(project: Path, *more: str) -> tuple[int | None, str]:
     command = [
         # By its path: of a name, the next on PATH would be tried when the first cannot be started.
         shutil.which(CLIENT) or CLIENT, "-B", "-q", *more, "-f", "pom.xml",
-        "dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=jars",
+        f"{PLUGIN}:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=jars",
     ]  # fmt: skip
     # In its own language, and with the file names of every language.
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
