@@ -44,7 +44,7 @@ def fake_java(folder: Path, version: str, vector: bool = False) -> Path:
     return program(
         folder / "bin/java",
         f"""if [ "$1" = --list-modules ]; then {module}; exit; fi
-if [ "$1" != -XshowSettings:properties ]; then echo "ERROR: no Java" >&2; exit 3; fi
+if [ "$1" != -XshowSettings:properties ]; then echo "ERROR: no Java: $0" >&2; exit 3; fi
 echo "    java.specification.version = {version.split(".")[0]}" >&2
 echo "    java.runtime.version = {version}" >&2
 echo "    java.vendor = Nobody" >&2

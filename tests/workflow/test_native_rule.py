@@ -13,6 +13,7 @@ import yaml
 from native_release import fake_java, make_release, program
 from project_copy import CONFIG, Project
 from refill.evidence.records import read_json
+from refill.evidence.scrub import SHORTENED, machine_folders
 from refill.processes import wait_for
 from round_fixture import flights_package
 from test_rounds import ROUNDS, pin_images
@@ -101,6 +102,10 @@ def test_what_may_have_passed_is_tried_again_and_reruns_rounds_only_when_it_has(
     third = read_json(project.folder / ROUND)
     assert third["natives"]["opensearch"]["status"] == "failed"
     assert "ERROR: no Java" in third["natives"]["opensearch"]["why"]
+    (log,) = (project.folder / "results/attempts").rglob("opensearch.log")
+    said = log.read_text()
+    assert "ERROR: no Java: " in said
+    assert (list(machine_folders(said)), said.endswith(f"{SHORTENED}\n")) == ([], True)
     code, text = project.run(ROUND, "--dry-run")
     assert code == 0, text
     assert "Nothing to be done" in text
