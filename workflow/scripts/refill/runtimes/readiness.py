@@ -53,7 +53,7 @@ def last_lines(log: Path) -> str:
     A long trace ends in its least telling part, and leaves the error itself above.
     """
     try:
-        lines = log.read_text(errors="replace").splitlines()
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         lines = []
     if not lines:
