@@ -25,9 +25,9 @@ from native_fixture import (
     small,
 )
 from refill.config import PROJECT, ConfigError, load
-from refill.engines import artifacts
+from refill.engines import artifacts, maven
 from refill.engines.description import EngineError
-from refill.engines.installations import open_installation, prepare
+from refill.engines.installations import prepare
 from refill.phases.measure_round import measure
 from refill.phases.round_record import unproven_native
 from refill.progress import Progress
@@ -199,7 +199,7 @@ def test_an_engine_that_fails_takes_its_own_cells_alone(
 
 
 def test_a_jar_that_is_not_the_pinned_one_is_refused(native_project: Path, tmp_path: Path) -> None:
-    if not artifacts.available():
+    if not maven.available():
         pytest.skip("Maven is not here")
     spec = {
         **SPECS[OPENSEARCH],
@@ -210,10 +210,10 @@ def test_a_jar_that_is_not_the_pinned_one_is_refused(native_project: Path, tmp_p
 
 
 def test_an_artifact_that_nobody_published_is_named_without_addresses(tmp_path: Path) -> None:
-    if not artifacts.available():
+    if not maven.available():
         pytest.skip("Maven is not here")
     with pytest.raises(EngineError, match=r"Maven: .*no-such-artifact") as raised:
-        artifacts.resolve(["net.sf.jopt-simple:no-such-artifact:5.0.4"], tmp_path)
+        maven.copy(["net.sf.jopt-simple:no-such-artifact:5.0.4"], tmp_path)
     assert "://" not in str(raised.value)
 
 
@@ -237,26 +237,9 @@ def test_a_releases_folder_is_taken_as_it_is(native_project: Path, tmp_path: Pat
 
     made = prepared(release)
     assert (made["status"], made["source"], made["version"]) == ("at hand", "home", "3.9.0")
-    assert made["jars"].items() <= record_of(native_project, OPENSEARCH)["jars"].items()
+    assert made["files"] == record_of(native_project, OPENSEARCH)["files"]
     assert not list((tmp_path / "unused").iterdir())
     assert "give the folder of an unpacked release" in prepared(tmp_path)["why"]
-
-
-def test_a_changed_jar_is_noticed_before_a_round(native_project: Path, tmp_path: Path) -> None:
-    needed(native_project, OPENSEARCH)
-    record = native_project / "results/engines/opensearch.json"
-    home = native_project / "results/engines/opensearch/home"
-    jar = next(iter(record_of(native_project, OPENSEARCH)["jars"]))
-    copy = tmp_path / "home"
-    for name in record_of(native_project, OPENSEARCH)["jars"]:
-        (copy / name).parent.mkdir(parents=True, exist_ok=True)
-        (copy / name).symlink_to((home / name).resolve())
-    asked = (record, OPENSEARCH, SPECS[OPENSEARCH], SETTINGS)
-    assert open_installation(*asked, copy).home == copy
-    (copy / jar).unlink()
-    (copy / jar).write_bytes(b"another")
-    with pytest.raises(EngineError, match="is not the one that its record names"):
-        open_installation(*asked, copy)
 
 
 def test_requests_served_from_a_request_cache_make_a_trial_invalid() -> None:

@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from refill.evidence.scrub import PrivateError, scrub, without_paths
+from refill.evidence.scrub import (
+    SHORTENED,
+    PrivateError,
+    machine_folders,
+    make_packable,
+    scrub,
+    without_paths,
+)
 
 PROJECT = Path("/srv/some where/project")
 
@@ -74,3 +81,28 @@ def test_paths_are_taken_out_of_free_text(monkeypatch: pytest.MonkeyPatch) -> No
     ):
         assert without_paths(text, [project]) == expected
         scrub({"x": without_paths(text, [project])}, project, {})
+
+
+def test_a_log_can_be_packed_when_its_paths_are_shortened(tmp_path: Path) -> None:
+    log, project = tmp_path / "engine.log", tmp_path / "a project"
+    lines = [
+        f"using data at [{project}/results/scratch/data], java at /usr/lib/jvm/some/bin/java",
+        f"loaded {tmp_path}/elsewhere/lib/a.jar and file://{project}/b.jar",
+        "GET /flights/_search/x: 200; [\u00fc] at some.Class.method(Class.java:1)",
+    ]
+    log.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert list(machine_folders(log.read_text(encoding="utf-8")))
+    make_packable(log, [project])
+    assert log.read_text(encoding="utf-8").splitlines() == [
+        "using data at [results/scratch/data], java at /usr/lib/jvm/some/bin/java",
+        "loaded .../a.jar and file://b.jar",
+        lines[2],
+        SHORTENED,
+    ]
+    scrub(log.read_text(encoding="utf-8"), project, {})
+    assert not list(machine_folders(log.read_text(encoding="utf-8")))
+    before = log.read_bytes()
+    make_packable(log, [project])
+    assert log.read_bytes() == before
+    make_packable(tmp_path / "none.log", [project])
+    assert not (tmp_path / "none.log").exists()

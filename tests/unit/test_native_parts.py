@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
+from native_release import fake_java, program
 from null_server import NullServer, ok
 from refill.engines import elasticsearch, java, native
 from refill.engines.description import EngineError
@@ -17,30 +18,14 @@ from refill.load.ledger import Judgement
 from refill.load.prepared import Prepared
 from refill.load.wire import Connection
 from refill.oracle.documents import NATIVE_ALSO, Expected, judge
-from refill.runtimes.users import User, other_user, place_for
+from refill.runtimes.readiness import last_lines
+from refill.runtimes.users import User, is_plain, other_user, place_for, take_copy
 
 OWN = {
     "api_key_env": "REFILL_TEST_KEY",
     "user_env": "REFILL_TEST_USER",
     "password_env": "REFILL_TEST_WORD",
 }
-
-
-def fake_java(folder: Path, version: str, vector: bool = False) -> Path:
-    """A program that answers as a `java` of some version does."""
-    program = folder / "bin/java"
-    program.parent.mkdir(parents=True)
-    module = "echo jdk.incubator.vector@1" if vector else "echo java.base@1"
-    program.write_text(
-        f"""#!/bin/sh
-if [ "$1" = --list-modules ]; then {module}; exit; fi
-echo "    java.specification.version = {version.split(".")[0]}" >&2
-echo "    java.runtime.version = {version}" >&2
-echo "    java.vendor = Nobody" >&2
-"""
-    )
-    program.chmod(0o755)
-    return program
 
 
 @pytest.mark.parametrize(
@@ -76,6 +61,45 @@ def test_a_java_that_is_too_old_or_none_is_said(tmp_path: Path) -> None:
         java.find(str(tmp_path / "old"), 21, None)
     with pytest.raises(EngineError, match=r"Java 17 to 23 is needed, found: none"):
         java.find(str(tmp_path / "nothing/java"), 17, 23)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            "echo 'Error: Unrecognized VM option' >&2; exit 1",
+            "ended with 1: Error: Unrecognized VM",
+        ),
+        ("exit 127", "ended with 127: it says nothing"),
+        ("echo hello", "does not say its version"),
+        ("exec sleep 30", "did not answer within 0.5 s (is the machine busy?)"),
+    ],
+)
+def test_a_java_that_does_not_answer_is_said_with_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, said: str
+) -> None:
+    monkeypatch.setattr(java, "ASK_TIMEOUT_S", 0.5)
+    given = program(tmp_path / "java", lines)
+    with pytest.raises(EngineError, match=r"Java 21 or newer is needed, found: none; java") as told:
+        java.find(str(given), 21, None)
+    assert said in str(told.value)
+
+
+def test_a_java_is_understood_whatever_language_and_options_the_machine_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_java(tmp_path / "own", "25.0.1")
+    given = program(
+        tmp_path / "java",
+        """[ "$LC_ALL" = C.UTF-8 ] || { echo "Ung\\374ltig" >&2; exit 1; }
+[ -z "$JAVA_TOOL_OPTIONS$JDK_JAVA_OPTIONS$_JAVA_OPTIONS" ] || exit 1
+"""
+        f'exec "{tmp_path}/own/bin/java" "$@"\n',
+    )
+    monkeypatch.setenv("LC_ALL", "tr_TR")
+    for name in java.OPTION_VARIABLES:
+        monkeypatch.setenv(name, "-XX:+NoSuchOption")
+    assert java.find(str(given), 21, None).version == "25.0.1"
 
 
 def test_server_arguments_are_in_the_servers_own_format(tmp_path: Path) -> None:
@@ -148,6 +172,39 @@ def test_a_user_reaches_what_its_bits_let_it(tmp_path: Path) -> None:
     assert not moved.is_relative_to(tmp_path)
     assert moved == place_for(stranger, closed / "scratch")
     assert moved != place_for(stranger, open_ / "another")
+
+
+@pytest.mark.parametrize("name", ["a:b", "a,b", "a${HOME}b", "a#b", 'a"b', "a%20b", "b\U0001f600"])
+def test_an_engine_gets_plain_paths_whatever_its_folders_are_called(
+    tmp_path: Path, name: str
+) -> None:
+    source, target = tmp_path / name, tmp_path / "plain"
+    source.mkdir()
+    (source / "file").write_text("x")
+    assert not is_plain(source)
+    for _ in range(2):
+        assert take_copy(source, target, None) == target
+    assert (target / "file").read_text() == "x"
+    assert (take_copy(tmp_path, target, None), is_plain(tmp_path)) == (tmp_path, True)
+    # What is measured stays where it was put, unless the engine could not work there.
+    assert place_for(None, source / "scratch") == source / "scratch"
+    moved = place_for(None, source / "scratch", plain=True)
+    assert is_plain(moved)
+    assert not moved.is_relative_to(tmp_path)
+    assert place_for(None, tmp_path / "a ü" / "scratch", plain=True) == tmp_path / "a ü" / "scratch"
+
+
+def test_the_first_error_of_a_log_is_shown_before_its_end(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    assert last_lines(log) == " Its log is empty."
+    trace = [f"\tat some.Class.method{n}(Class.java:{n})" for n in range(40)]
+    error = "java.lang.IllegalStateException: failed to load plugin"
+    log.write_text("\n".join(["starting", error, *trace, "the end"]))
+    shown = last_lines(log).splitlines()
+    assert shown[1:4] == [f"    {error}", "    ...", f"    {trace[29]}"]
+    assert shown[-1] == "    the end"
+    log.write_text("starting\nERROR: no\n")
+    assert last_lines(log) == "\n    starting\n    ERROR: no"
 
 
 def test_a_user_that_is_none_or_root_again_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,13 @@ sys.path.append(str(SCRIPTS))
 
 from refill.config.yamlfile import read_yaml
 from refill.processes import name_invocation
-from refill.workflow import BEFORE_ALL_MEASUREMENTS, PROOF, Plans, as_workflow_error
+from refill.workflow import (
+    BEFORE_ALL_MEASUREMENTS,
+    ENGINE_RECORD,
+    PROOF,
+    Plans,
+    as_workflow_error,
+)
 
 name_invocation()
 

@@ -1,10 +1,12 @@
 # Native engines that the rounds measure beside the gateway: found or put together, and recorded. One
-# that is not at hand has a record that says why, so that everything else can go on.
+# that is not at hand has a record that says why, so that everything else can go on, and is tried
+# again by the next run when the reason may have passed. A checkpoint: only when it is known what is
+# at hand Snakemake looks which rounds that changes.
 
 
-rule native_engine:
+checkpoint native_engine:
     output:
-        record="results/engines/{engine}.json",
+        record=ENGINE_RECORD.format("{engine}"),
         home=directory("results/engines/{engine}/home"),
     log:
         "results/logs/engines/{engine}.log",
@@ -22,4 +24,4 @@ rule native_engine:
         "../scripts/prepare_engine.py"
 
 
-ENGINE_RECORDS = [f"results/engines/{name}.json" for name in PLANS.native_engines]
+ENGINE_RECORDS = [ENGINE_RECORD.format(name) for name in PLANS.native_engines]

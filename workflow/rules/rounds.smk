@@ -9,7 +9,8 @@ rule round_on:
         corpus=DOCUMENT_RECORDS,
         images=IMAGE_RECORDS,
         node=ROUNDS_NODE,
-        engines=ENGINE_RECORDS,
+        # What is at hand is in the plan, so that a try that failed again reruns no round.
+        engines=ancient(ENGINE_RECORDS),
     output:
         record=report(
             "results/rounds/on-main/{image}-{n}.json",

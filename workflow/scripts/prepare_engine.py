@@ -1,24 +1,32 @@
 """Make a native engine ready to be started and record what it is (rule `native_engine`)."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 from refill.edge import logged
 from refill.engines.installations import prepare, prepare_image
+from refill.processes import Watch
 
 if __name__ == "__main__":
     smk: Any = snakemake  # type: ignore[name-defined]  # noqa: F821 - Snakemake puts it here
-    with logged(smk.log[0]) as terminal:
+    # Watched, so that a client that downloads ends with this job and leaves nothing.
+    with logged(smk.log[0]) as terminal, Watch():
         plan = dict(smk.params.plan)
         home, file = Path(smk.output.home), Path(smk.output.record)
         if "pull" in plan:
             host = plan["docker"]["host"]
             record = prepare_image(
-                Path(), plan["name"], plan["pull"], host, home, file, plan["code"]
+                Path(), plan["name"], plan["pull"], host, home, file, plan["code"], plan["attempt"]
             )
         else:
+            spec, settings = plan["spec"], plan["settings"]
             record = prepare(
-                Path(), plan["name"], plan["spec"], plan["settings"], home, file, plan["code"]
+                Path(), plan["name"], spec, settings, home, file, plan["code"], plan["attempt"]
             )
-        said = record["status"] + (f": {record['why']}" if "why" in record else "")
-        print(f"{plan['name']}: {said}", file=terminal)
+        said = record["status"]
+        if said != "at hand":
+            next_time = "; the next run tries again" if record["again"] else ""
+            said += f": {record['why']}{next_time}"
+        for stream in (terminal, sys.stdout):
+            print(f"{plan['name']}: {said}", file=stream)

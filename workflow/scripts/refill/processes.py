@@ -5,10 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -36,6 +39,54 @@ def die_with_parent() -> None:
     """
     if sys.platform == "linux":
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def run_whole(
+    command: Sequence[str],
+    timeout_s: float,
+    cwd: Path,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[int | None, str]:
+    """Run a program to its end, and leave nothing of it: what it started ends with it.
+
+    It is the leader of a process group of its own, which is killed when the program has ended, has
+    taken too long, or this process is stopped. A Ctrl+C does not reach it but through that.
+
+    Args:
+        command: the program and its arguments.
+        timeout_s: how long it may take.
+        cwd: folder that it runs in.
+        environment: all its variables; None: those of this process.
+
+    Returns:
+        Its exit status, negative: the signal that ended it, None: it took too long; and all that it
+        wrote, read as UTF-8.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    # A file and no pipe: a stray child that holds a pipe would be waited for.
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+        status: int | None = None
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                status = process.wait(timeout_s)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        output.seek(0)
+        return status, output.read().decode("utf-8", errors="replace")
 
 
 def module_command(module: str, *arguments: str) -> list[str]:

@@ -25,7 +25,7 @@ from refill.config.load import DOCUMENT_KINDS, refuse
 from refill.container_plan import ContainerPlan
 from refill.corpora.depth import truth_depth
 from refill.docker_build.wheels import LOCK, locked_versions
-from refill.engines import artifacts, java
+from refill.engines import installations, java, maven
 from refill.evidence.code import code_hash
 from refill.operations import limits
 from refill.operations.catalog import load_operations
@@ -38,6 +38,7 @@ FIRST_ROUND = 20_000
 PROOF = 15_000
 # Nothing is built or fetched between two measurements.
 BEFORE_ALL_MEASUREMENTS = 30_000
+ENGINE_RECORD = "results/engines/{}.json"
 SECTIONS = ("upload", "search", "draining", "steady")
 
 
@@ -101,6 +102,7 @@ class Plans:
             if name not in self.containers.pulled:
                 images.check(project, name, self._entries, fetch=False)
         self.native_engines = self._native_engines()
+        self._attempts: dict[str, int] = {}
         self.corpus_name: str = self.config["corpus"]["name"]
         corpora = self.config["corpora"]
         self.document_corpora = [n for n, spec in corpora.items() if spec["kind"] in DOCUMENT_KINDS]
@@ -189,7 +191,12 @@ class Plans:
         )
 
     def round(self, profile: str, image: str, n: int) -> dict[str, Any]:
-        """Give the plan of one round."""
+        """Give the plan of one round.
+
+        It holds what the records of the native engines say now: a round runs again when another
+        one is at hand, and not when one that is not was tried once more. (The records' paths are
+        not arguments: Snakemake forgets a parameter that is made from a rule's input.)
+        """
         rounds = self.config["rounds"]
         kept = (
             "seed", "engines", "warm_up", "timeout_s", "trial_limit_s", "valkey", "gateway",
@@ -211,6 +218,10 @@ class Plans:
             cpus=self.containers.round_cpus(self.config["qdrant"]["cpus"], self.cpus),
             **self.containers.measurement("host", "budget"),
             native_specs={name: self._native[name] for name in self.native_engines},
+            installed={
+                name: installations.identity_of(Path(ENGINE_RECORD.format(name)))
+                for name in self.native_engines
+            },
             **{key: rounds[key] for key in kept},
         )
 
@@ -218,18 +229,24 @@ class Plans:
         """Give the plan of making a native engine ready.
 
         What decides whether it is at hand is in the plan, so that a Java or Maven that comes later
-        is noticed.
+        is noticed. What failed for another reason (a download, half a release) is tried again.
         """
         native = self.config["rounds"]["native"]
+        if name not in self._attempts:
+            # Once: a job that runs has no record any more.
+            self._attempts[name] = installations.next_attempt(Path(ENGINE_RECORD.format(name)))
+        attempt = self._attempts[name]
         if self.containers.used and native[name]["url"] is None:
-            return self._plan("prepare_engine.py", name=name, **self.containers.native_engine(name))
+            own = self.containers.native_engine(name)
+            return self._plan("prepare_engine.py", name=name, attempt=attempt, **own)
         return self._plan(
             "prepare_engine.py",
             name=name,
+            attempt=attempt,
             spec=self._native[name],
             settings={"java": native["java"], name: native[name]},
-            maven=artifacts.available(),
-            javas=sorted(str(program) for program in java.candidates_here()),
+            maven=maven.available(),
+            javas=sorted(str(program) for program in java.candidates_for(native["java"])),
         )
 
     def round_priority(self, profile: str, image: str, n: int) -> int:

@@ -14,6 +14,14 @@ class EngineError(Exception):
     """An engine could not be started, asked, or understood. The text says what to do."""
 
 
+class NotInstalledError(EngineError):
+    """What an engine needs is not on this machine.
+
+    The plan of the engine's rule holds what is, so that what comes later is noticed without
+    another try.
+    """
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a runtime puts an engine: its port, its folder for data, and the address to listen on.
@@ -49,6 +57,7 @@ class Description:
         cpus: how many of this process's CPUs it may run on; None: all.
         standard_input: what it reads there; the pipe then stays open until its end.
         input_ends: whether the pipe is closed behind that instead: the engine reads to its end.
+        plain_path: whether its folder must have a path without signs that mean something to it.
     """
 
     name: str
@@ -62,6 +71,7 @@ class Description:
     input_ends: bool = False
     variables: Callable[[Place], Mapping[str, str]] | None = None
     data: str | None = None
+    plain_path: bool = False
 
     def variables_at(self, place: Place) -> dict[str, str]:
         """Give all variables that are set for a place."""

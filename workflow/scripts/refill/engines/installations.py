@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import platform
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from refill.engines import artifacts, elasticsearch, java, native, opensearch
-from refill.engines.description import EngineError
-from refill.evidence.hashes import sha256_file
-from refill.evidence.records import read_json, write_json
+from refill.engines import artifacts, elasticsearch, home_files, java, native, opensearch
+from refill.engines.description import EngineError, NotInstalledError
+from refill.evidence.hashes import sha256_bytes
+from refill.evidence.records import RecordError, canonical_json, read_json, write_json
 from refill.evidence.scrub import without_paths
 
-SCHEMA = "refill.engine/1"
+SCHEMA = "refill.engine/2"
+# The folder of a home that holds its Java.
+JAVA = "jdk"
 DIALECTS: Mapping[str, native.Dialect] = {
     opensearch.NAME: opensearch.DIALECT,
     elasticsearch.NAME: elasticsearch.DIALECT,
@@ -45,6 +46,7 @@ def prepare(
     home: Path,
     record: Path,
     code: str,
+    attempt: int = 1,
 ) -> dict[str, Any]:
     """Make a native engine ready to be started, if it can be had, and write its record.
 
@@ -56,28 +58,20 @@ def prepare(
         name: `opensearch` or `elasticsearch`.
         spec: its entry in config/native.yaml.
         settings: the `rounds.native` section.
-        home: folder for the engine when it is put together from artifacts.
+        home: folder for what is put together or fetched here; nothing is written anywhere else.
         record: where the record goes.
         code: hash of the code.
+        attempt: which try this is, as `next_attempt` gives it.
     """
-    own = settings[name]
-    content: dict[str, Any] = {"schema": SCHEMA, "name": name, "code": code}
     home.mkdir(parents=True, exist_ok=True)
+    content: dict[str, Any] = {"schema": SCHEMA, "name": name, "code": code, "attempt": attempt}
     try:
-        if own["url"]:
+        if settings[name]["url"]:
             content |= {"status": "at hand", "source": "url"}
         else:
-            place = Path(own["home"] or home)
-            wanted = _java_to_fetch(spec, settings["java"], place)
-            content |= _installed(name, spec, own["home"], home)
-            if wanted is not None:
-                archive = root / "results/downloads" / f"{wanted['package']}-{wanted['version']}"
-                java.fetch(wanted, archive, place / "jdk")
-            found = java_of(spec, settings["java"], place)
-            content |= {"status": "at hand", "java": found.identity()}
+            content |= {"status": "at hand", **_installed(root, name, spec, settings, home)}
     except EngineError as error:
-        why = without_paths(str(error), [root])
-        content |= {"status": "not at hand", "why": why}
+        content |= _not_at_hand(error, root)
     write_json(record, content)
     return content
 
@@ -90,6 +84,7 @@ def prepare_image(
     home: Path,
     record: Path,
     code: str,
+    attempt: int = 1,
 ) -> dict[str, Any]:
     """Make a native engine's image ready to be started, if it can be had, and write its record.
 
@@ -101,6 +96,7 @@ def prepare_image(
         home: folder that stays empty.
         record: where the record goes.
         code: hash of the code.
+        attempt: which try this is, as `next_attempt` gives it.
 
     Raises:
         DockerError: there is no daemon.
@@ -110,42 +106,83 @@ def prepare_image(
     from refill.runtimes.docker_pulls import resolve
 
     home.mkdir(parents=True, exist_ok=True)
-    content: dict[str, Any] = {"schema": SCHEMA, "name": name, "code": code, "source": "docker"}
+    content: dict[str, Any] = {"schema": SCHEMA, "name": name, "code": code, "attempt": attempt}
+    content["source"] = "docker"
     client = connect(host)
     try:
         image = resolve(client, reference, f"docker.{name}.pull")
         content |= {"status": "at hand", "image": {"name": name, **image}}
     except DockerError as error:
-        content |= {"status": "not at hand", "why": without_paths(str(error), [root])}
+        content |= _not_at_hand(error, root)
     finally:
         client.close()
     write_json(record, content)
     return content
 
 
-def _installed(name: str, spec: Mapping[str, Any], given: str | None, home: Path) -> dict[str, Any]:
-    """Find or put together an engine's home."""
+def _not_at_hand(error: Exception, root: Path) -> dict[str, Any]:
+    """Give what a record says of an engine that cannot be had.
+
+    `again`: whether the next run of the workflow tries once more, though its plan is the same.
+    """
+    again = not isinstance(error, NotInstalledError)
+    why = without_paths(str(error), [root])
+    return {"status": "not at hand", "why": why, "again": again}
+
+
+def _installed(
+    root: Path, name: str, spec: Mapping[str, Any], settings: Mapping[str, Any], home: Path
+) -> dict[str, Any]:
+    """Find or put together an engine's home and its Java; give what a record says of them."""
+    given, asked_java = settings[name]["home"], settings["java"]
+    place = Path(given) if given else home
+    # Asked first: without Java nothing needs to be downloaded.
+    to_fetch = _java_to_fetch(spec, asked_java, (place, home))
+    content: dict[str, Any] = {"source": "home" if given else "artifacts"}
     if given:
-        return {"source": "home", "version": version_of(Path(given), name), "jars": _jars(given)}
-    jars = artifacts.assemble(spec, home)
-    if name == elasticsearch.NAME:
-        elasticsearch.complete(home)
-    return {
-        "source": "artifacts",
-        "version": spec["version"],
-        "jars": jars,
-        "absent": list(spec["absent"]),
-    }
+        content |= _release(name, place)
+    else:
+        artifacts.assemble(spec, home)
+        if name == elasticsearch.NAME:
+            elasticsearch.complete(home)
+        content |= {"version": spec["version"], "absent": list(spec["absent"])}
+    if to_fetch is not None:
+        archive = root / "results/downloads" / f"{to_fetch['package']}-{to_fetch['version']}"
+        java.fetch(to_fetch, archive, home / JAVA)
+    if given:
+        content["own_files"] = home_files.files_of(home)
+    else:
+        content["files"] = home_files.files_of(home)
+    return {**content, "java": java_of(spec, asked_java, (place, home)).identity()}
 
 
-def _java_to_fetch(spec: Mapping[str, Any], given: str, home: Path) -> Mapping[str, Any] | None:
+def _release(name: str, place: Path) -> dict[str, Any]:
+    """Look through the release that the config names.
+
+    Raises:
+        EngineError: it is none, or not whole.
+    """
+    try:
+        if not place.is_dir():
+            raise EngineError(f"there is no such folder: give that of an unpacked {name} release")
+        files = home_files.files_of(place)
+        version = home_files.check_release(place, name, files)
+    except EngineError as error:
+        raise EngineError(f"rounds.native.{name}.home: {error}") from error
+    left_out = home_files.left_out_of(place)
+    return {"version": version, "files": files, "left_out": left_out}
+
+
+def _java_to_fetch(
+    spec: Mapping[str, Any], given: str, homes: Sequence[Path]
+) -> Mapping[str, Any] | None:
     """Say which Java must be fetched: None where one is here, the pinned one where none is.
 
     Raises:
         EngineError: none is here, and the pinned one is not for this engine or machine.
     """
     try:
-        java_of(spec, given, home)
+        java_of(spec, given, homes)
     except EngineError:
         numbers, pinned = spec["java"], spec["fetched_java"]
         fits = numbers["least"] <= pinned["feature"] <= numbers.get("most", pinned["feature"])
@@ -156,29 +193,41 @@ def _java_to_fetch(spec: Mapping[str, Any], given: str, home: Path) -> Mapping[s
     return None
 
 
-def java_of(spec: Mapping[str, Any], given: str, home: Path) -> java.Java:
-    """Give the Java that an engine runs on: the configured, its own, or one of this machine."""
-    return java.find(given, spec["java"]["least"], spec["java"].get("most"), home / "jdk")
+def java_of(spec: Mapping[str, Any], given: str, homes: Sequence[Path]) -> java.Java:
+    """Give the Java that an engine runs on: the configured, one of its homes, or this machine's."""
+    numbers = spec["java"]
+    bundled = [home / JAVA for home in homes]
+    return java.find(given, numbers["least"], numbers.get("most"), bundled)
 
 
-def version_of(home: Path, name: str) -> str:
-    """Give the version of a release by the name of its main jar.
+def next_attempt(record: Path) -> int:
+    """Give the number of the try that a plan asks for.
+
+    It stays that of the record, so that nothing is done twice, unless the engine was not at hand
+    for a reason that may have passed: then it is the next, and the changed plan runs the rule.
+    """
+    try:
+        content = read_json(record, SCHEMA)
+    except RecordError:
+        return 1
+    return int(content["attempt"]) + int(content.get("again", False))
+
+
+def identity_of(record: Path) -> str | None:
+    """Give the SHA-256 of what an engine's record says of it; None where it is not at hand.
+
+    How often it was tried, by which code, and why it is not there change nothing for a round.
 
     Raises:
-        EngineError: the folder holds no such engine.
+        RecordError: there is something else in the record's place.
     """
-    for jar in sorted((home / "lib").glob(f"{name}-*.jar")):
-        if match := re.fullmatch(rf"{name}-(\d+\.\d+\.\d+(?:-\w+)?)", jar.stem):
-            return match[1]
-    raise EngineError(
-        f"rounds.native.{name}.home: no lib/{name}-VERSION.jar there: give the folder of an "
-        "unpacked release"
-    )
-
-
-def _jars(home: str) -> dict[str, str]:
-    lib = Path(home) / "lib"
-    return {f"lib/{jar.name}": sha256_file(jar) for jar in sorted(lib.glob("*.jar"))}
+    if not record.exists():
+        return None
+    content = read_json(record, SCHEMA)
+    if content["status"] != "at hand":
+        return None
+    kept = {key: value for key, value in content.items() if key not in ("attempt", "code")}
+    return sha256_bytes(canonical_json(kept).encode())
 
 
 def is_at_hand(record: Path) -> bool:
@@ -189,27 +238,32 @@ def is_at_hand(record: Path) -> bool:
 def open_installation(
     record: Path, name: str, spec: Mapping[str, Any], settings: Mapping[str, Any], home: Path
 ) -> Installed:
-    """Give what a round starts; it must be what the record was written of.
+    """Give what a round starts; it must be what the record was written of, file by file.
 
     Raises:
-        EngineError: it is not at hand (the text is the record's reason), a jar has changed, or
-            Java has.
+        EngineError: it is not at hand (the text is the record's reason), a file was changed, added
+            or removed, or Java is another.
     """
     content = read_json(record, SCHEMA)
-    again = f"delete {record.name} of results/engines and run again"
     if content["status"] != "at hand":
         raise EngineError(content["why"])
-    own = settings[name]
     if content["source"] == "docker":
         return Installed(None, None, content["image"])
     if content["source"] == "url":
         return Installed(None, None)
-    place = Path(own["home"]) if own["home"] else home
-    for jar, wanted in content["jars"].items():
-        path = place / jar
-        if not path.is_file() or sha256_file(path) != wanted:
-            raise EngineError(f"{name}: {jar} is not the one that its record names: {again}")
-    found = java_of(spec, settings["java"], place)
+    given = settings[name]["home"]
+    place = Path(given) if given else home
+    again = f"delete {record.name} of results/engines and run again"
+    looked_at = [(place, "files"), *([(home, "own_files")] if given else [])]
+    for folder, key in looked_at:
+        if not folder.is_dir():
+            raise EngineError(f"{name}: its folder is gone: {again}")
+        if how := home_files.unlike(content[key], home_files.files_of(folder)):
+            raise EngineError(
+                f"{name}: its home is not the one that its record names: {how}: put it back as it "
+                f"was, or, if it is meant, {again}"
+            )
+    found = java_of(spec, settings["java"], (place, home))
     if found.identity() != content["java"]:
         raise EngineError(
             f"{name}: Java is {found.version} now, its record says "

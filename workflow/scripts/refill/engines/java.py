@@ -8,20 +8,26 @@ import re
 import shutil
 import subprocess
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from refill.corpora.errors import CorpusError
 from refill.corpora.fetch import fetch as fetch_package
-from refill.engines.description import EngineError
+from refill.engines.description import EngineError, NotInstalledError
+from refill.processes import die_with_parent
 
 AUTO = "auto"
 # Where Linux distributions install Java.
 SYSTEM = Path("/usr/lib/jvm")
 VECTOR_MODULE = "jdk.incubator.vector"
-ASK_TIMEOUT_S = 30.0
+# On a busy machine a Java takes several seconds to start.
+ASK_TIMEOUT_S = 60.0
+# Java's options that it reads by itself: one that does not fit would keep it from answering.
+OPTION_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+# The number from which Java has modules.
+MODULES_LEAST = 9
 _PROPERTY = re.compile(r"^\s+(java\.[\w.]+) = (.*)$", re.MULTILINE)
 
 
@@ -55,32 +61,49 @@ class Java:
         }
 
 
-def find(given: str, least: int, most: int | None, bundled: Path | None = None) -> Java:
+def find(given: str, least: int, most: int | None, bundled: Sequence[Path] = ()) -> Java:
     """Give the Java that is configured, or the newest one here that an engine can run on.
 
     Args:
         given: `auto`, a `java`, or the folder of one.
         least: lowest number that the engine runs on.
         most: highest; None: no limit is known.
-        bundled: folder of one that comes with the engine.
+        bundled: folders where one may come with the engine.
 
     Raises:
-        EngineError: there is none; with what there is instead.
+        NotInstalledError: there is no fitting one among those that this machine has.
+        EngineError: the configured one does not fit, or one did not answer.
     """
     wanted = f"Java {least} or newer" if most is None else f"Java {least} to {most}"
-    candidates = [_program(Path(given))]
+    candidates = candidates_for(given)
     if given == AUTO:
-        own = [bundled / "bin/java"] if bundled else []
-        candidates = [*(path for path in own if path.is_file()), *candidates_here()]
-    found = [java for program in candidates if (java := ask(program)) is not None]
+        own = [program for folder in bundled if (program := folder / "bin/java").is_file()]
+        candidates = [*own, *candidates]
+    found, mute = [], []
+    for program in candidates:
+        try:
+            found.append(ask(program))
+        except EngineError as error:
+            mute.append(str(error))
     fitting = [j for j in found if j.feature >= least and (most is None or j.feature <= most)]
     if not fitting:
         seen = ", ".join(sorted({java.version for java in found})) or "none"
-        raise EngineError(
-            f"{wanted} is needed, found: {seen}: install one, or set rounds.native.java to one"
+        # What was not said may have been the right thing: worth another try.
+        kind = EngineError if mute or (found and given != AUTO) else NotInstalledError
+        raise kind(
+            f"{wanted} is needed, found: {'; '.join([seen, *mute])}: install one, or set "
+            "rounds.native.java to one"
         )
     # One without the vector module runs the same searches on slower code.
     return max(fitting, key=lambda java: (java.vector, java.feature))
+
+
+def candidates_for(given: str) -> list[Path]:
+    """Give each `java` that a setting of `rounds.native.java` allows and that is there."""
+    if given == AUTO:
+        return list(candidates_here())
+    program = _program(Path(given))
+    return [program] if program.is_file() else []
 
 
 def candidates_here() -> Iterator[Path]:
@@ -101,18 +124,19 @@ def candidates_here() -> Iterator[Path]:
             yield place
 
 
-def ask(program: Path) -> Java | None:
-    """Ask a `java` what it is; None when it does not answer as one does."""
-    try:
-        said = _run(program, "-XshowSettings:properties", "-version")
-        modules = _run(program, "--list-modules")
-    except (OSError, subprocess.SubprocessError):
-        return None
+def ask(program: Path) -> Java:
+    """Ask a `java` what it is.
+
+    Raises:
+        EngineError: it does not answer as one does; with its last line, or how long it took.
+    """
+    said = _run(program, "-XshowSettings:properties", "-version")
     values: dict[str, str] = dict(_PROPERTY.findall(said))
     specification = values.get("java.specification.version", "")
     number = re.match(r"\d+", specification)
     if number is None:
-        return None
+        raise EngineError(f"{program.name} that does not say its version")
+    modules = _run(program, "--list-modules") if int(number[0]) >= MODULES_LEAST else ""
     return Java(
         program.resolve(),
         int(number[0]),
@@ -157,9 +181,23 @@ def _program(given: Path) -> Path:
 
 
 def _run(program: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [str(program), *arguments],
-        capture_output=True, text=True, errors="replace", timeout=ASK_TIMEOUT_S, check=True,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    return done.stdout + done.stderr
+    """Give what a `java` says, whatever language the machine speaks."""
+    kept = {name: value for name, value in os.environ.items() if name not in OPTION_VARIABLES}
+    try:
+        done = subprocess.run(
+            [str(program), *arguments],
+            capture_output=True, encoding="utf-8", errors="replace", timeout=ASK_TIMEOUT_S,
+            env=kept | {"LC_ALL": "C.UTF-8"}, stdin=subprocess.DEVNULL, check=False,
+            preexec_fn=die_with_parent,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise EngineError(
+            f"{program.name} that did not answer within {ASK_TIMEOUT_S:g} s (is the machine busy?)"
+        ) from None
+    except OSError as error:
+        raise EngineError(f"{program.name} that cannot be started: {error.strerror}") from error
+    said = done.stdout + done.stderr
+    if done.returncode:
+        lines = said.split("\n") if (said := said.strip()) else ["it says nothing"]
+        raise EngineError(f"{program.name} that ended with {done.returncode}: {lines[0][:200]}")
+    return said

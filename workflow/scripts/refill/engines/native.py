@@ -178,6 +178,13 @@ def describe(dialect: Dialect, node: Node) -> Description:
     def _home(place: Place) -> Path:
         return node.readable(node.home, place.storage / "home")
 
+    def _program(place: Place) -> Path:
+        # A Java that has a folder of its own; one that was fetched lies where the user may not go.
+        folder = node.java.program.parents[1]
+        if not (folder / "lib/modules").is_file():
+            return node.java.program
+        return node.readable(folder, place.storage / "java") / "bin/java"
+
     def command(place: Place) -> Sequence[str]:
         home, config = _home(place), place.storage / "config"
         for folder in ("data", "logs", "temporary", "config"):
@@ -187,7 +194,7 @@ def describe(dialect: Dialect, node: Node) -> Description:
         lines = [f"{k}: {_quoted(v)}\n" for k, v in settings_of(place).items() if k != "path.home"]
         (config / f"{dialect.name}.yml").write_text("".join(lines))
         return [
-            str(node.java.program),
+            str(_program(place)),
             *java_flags(node.java, node.budget),
             f"-Djava.io.tmpdir={place.storage / 'temporary'}",
             *dialect.flags(home, config, place.storage),
@@ -196,7 +203,8 @@ def describe(dialect: Dialect, node: Node) -> Description:
 
     def variables(place: Place) -> Mapping[str, str]:
         temporary = place.storage / "temporary"
-        return {"HOME": str(temporary), **dialect.environment(temporary)}
+        # Its paths and its log are UTF-8 in every locale, its messages in its own language.
+        return {"HOME": str(temporary), "LC_ALL": "C.UTF-8", **dialect.environment(temporary)}
 
     given = dialect.standard_input
 
@@ -215,6 +223,7 @@ def describe(dialect: Dialect, node: Node) -> Description:
         node.budget.cpus,
         standard_input if given else None,
         variables=variables,
+        plain_path=True,
     )
 
 

@@ -7,7 +7,6 @@ workflow/, config/, images/, results/. The same files give the same bytes.
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -17,17 +16,11 @@ from typing import Any
 
 from refill.evidence import crate, withheld
 from refill.evidence.records import canonical_json
-from refill.evidence.scrub import PrivateError, scrub, variables_of_secrets
+from refill.evidence.scrub import PrivateError, machine_folders, scrub, variables_of_secrets
 from refill.evidence.verification import changed_files, project_of, read_manifest
 
 _TEXTS = (".log", ".json", ".jsonl", ".csv", ".html", ".txt", ".yaml", ".yml", ".md", ".toml")
 _COMPRESSED = (".parquet", ".pyz")
-_ABSOLUTE = re.compile(r"(?<![\w.:/~<>{}$*-])/(?:[\w.+@-]+/)+[\w.+@-]+")
-# Where every system keeps the same things: such a path tells nothing about this machine.
-_SYSTEM = frozenset(
-    f"/{top}"
-    for top in ("bin", "boot", "dev", "etc", "lib", "lib64", "proc", "run", "sbin", "sys", "usr")
-)
 _BLOCK = 1 << 20
 # From here on a file needs the longer form of an entry.
 _BIG = 1 << 31
@@ -87,7 +80,7 @@ def _private_logs(
         kind = "log" if path in crate.LATER else manifest["results"].get(path, {}).get("kind", "")
         is_log = withheld.may_be_withheld(path, kind)
         why = _private(text, folders, variables)
-        if why is None and is_log and (known := next(_absolute(text), None)):
+        if why is None and is_log and (known := next(machine_folders(text), None)):
             why = f"holds a path of the machine it was written on (of {known})"
         if why is not None and is_log:
             found[path] = why
@@ -105,17 +98,6 @@ def _private(text: str, folders: list[Path], variables: list[str]) -> str | None
         except PrivateError as error:
             return str(error).removeprefix("(value): ")
     return None
-
-
-def _absolute(text: str) -> Iterator[str]:
-    """Give the top folders of absolute paths, those of the system aside.
-
-    The path of a request looks alike, and has no such folder on this machine.
-    """
-    for match in _ABSOLUTE.finditer(text):
-        top = Path(*Path(match[0]).parts[:2])
-        if str(top) not in _SYSTEM and top.is_dir():
-            yield str(top)
 
 
 def _write(output: Path, files: Mapping[str, crate.Content]) -> None:

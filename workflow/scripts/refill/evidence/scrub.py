@@ -8,8 +8,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from refill.evidence.records import write_bytes
+
 SECRET_NAMES = re.compile(r"KEY|TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIAL", re.IGNORECASE)
 
+_ABSOLUTE = re.compile(r"(?<![\w.:/~<>{}$*-])/(?:[\w.+@-]+/)+[\w.+@-]+")
+# Where every system keeps the same things: such a path tells nothing about this machine.
+_SYSTEM = frozenset(
+    f"/{top}"
+    for top in ("bin", "boot", "dev", "etc", "lib", "lib64", "proc", "run", "sbin", "sys", "usr")
+)
+
+SHORTENED = "(Paths of the machine that this was written on were shortened in this log.)"
 # Shorter values ("1", "true", "on") stand in any text by chance and protect nothing.
 _SHORTEST_SECRET = 6
 
@@ -79,6 +89,38 @@ def without_paths(text: str, folders: Iterable[Path]) -> str:
         inside = rf"(?<![\w.\-]){re.escape(form)}(?:/+(?=[^\s/])|(?![\w.\-])/*)"
         text = re.sub(inside, forms[form], text)
     return text
+
+
+def machine_folders(text: str) -> Iterator[str]:
+    """Give the top folders of absolute paths, those of the system aside.
+
+    The path of a request looks alike, and has no such folder on this machine.
+    """
+    for match in _ABSOLUTE.finditer(text):
+        if top := _machine_folder(match[0]):
+            yield top
+
+
+def make_packable(log: Path, folders: Iterable[Path]) -> None:
+    """Take absolute paths of this machine out of a log whose program has ended.
+
+    As `without_paths`; of any other path that the archive would be refused for, its last part
+    stays. The log says so in its last line. One that is not there stays so.
+    """
+    if not log.exists():
+        return
+    text = log.read_text(encoding="utf-8", errors="replace")
+    kept = without_paths(text, folders)
+    kept = _ABSOLUTE.sub(
+        lambda m: f".../{Path(m[0]).name}" if _machine_folder(m[0]) else m[0], kept
+    )
+    if kept != text:
+        write_bytes(log, f"{kept.rstrip()}\n{SHORTENED}\n".encode())
+
+
+def _machine_folder(path: str) -> str | None:
+    top = Path(*Path(path).parts[:2])
+    return str(top) if str(top) not in _SYSTEM and top.is_dir() else None
 
 
 def _texts(value: Any, where: str) -> Iterator[tuple[str, str]]:

@@ -17,6 +17,7 @@ from typing import Any
 from refill.contexts import OpensParts
 from refill.corpora.documents import Documents
 from refill.engines.description import EngineError
+from refill.evidence.scrub import make_packable
 from refill.load.wire import Address
 from refill.phases.round_native import NativeEngine, NativeParts
 from refill.phases.round_stack import GatewayStack, Moment
@@ -83,6 +84,8 @@ class RoundSystem(OpensParts):
         try:
             log = self._logs / f"{name}.log"
             ends = self._ends[name]
+            # Called last, when the engine has ended: it writes where it lies.
+            ends.callback(make_packable, log, [Path(), self._scratch])
             engine = NativeEngine(opener(), self._scratch / name, log, ends, self._say)
         except EngineError as error:
             self.lose(name, error)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from refill.contexts import OpensParts
 from refill.proofs.disk import DiskError, left_below, remove_leftovers
-from refill.runtimes.leftovers import Owner
+from refill.runtimes.owner import Owner
 
 FOLDER = Path("results/scratch")
 PREFIX = "proofs-aof"

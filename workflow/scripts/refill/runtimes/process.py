@@ -65,7 +65,7 @@ class ProcessEngine:
         self.log = log
         self._user = other_user(description.user)
         # Absolute: the engine runs in its own folder.
-        folder = place_for(self._user, scratch)
+        folder = place_for(self._user, scratch, description.plain_path)
         self._keeps_data = data is not None
         storage = data.resolve() if data else folder / description.name
         self._place = Place(free_port(), storage)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,8 @@ from refill.engines.description import Description, EngineError
 from refill.load.wire import Address
 
 LOG_LINES = 12
+# Java, Rust and Valkey alike: a level, or the name of an exception.
+ERROR = re.compile(r"\b(ERROR|FATAL|SEVERE|CRITICAL|[Ee]rror:)|Exception\b|Error\b|panicked|^# ")
 EVERY_S = 0.02
 
 
@@ -45,9 +48,18 @@ def wait_until_ready(
 
 
 def last_lines(log: Path) -> str:
-    """Give the last lines of a log, each on a line of its own."""
+    """Give the last lines of a log, each on a line of its own, and before them its first error.
+
+    A long trace ends in its least telling part, and leaves the error itself above.
+    """
     try:
-        lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         lines = []
-    return "".join(f"\n    {line}" for line in lines) if lines else " Its log is empty."
+    if not lines:
+        return " Its log is empty."
+    shown = lines[-LOG_LINES:]
+    first = next((line for line in lines if ERROR.search(line)), None)
+    if first is not None and first not in shown:
+        shown = [first, "...", *shown]
+    return "".join(f"\n    {line}" for line in shown)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shutil
 import stat
 import tempfile
@@ -59,26 +60,43 @@ def other_user(name: str | None) -> User | None:
     return User(name, entry.pw_uid, entry.pw_gid)
 
 
-def place_for(user: User | None, scratch: Path) -> Path:
+def is_plain(path: Path) -> bool:
+    """Say whether Java and the settings of its engines take a path for nothing but a path.
+
+    A colon parts class paths, a comma lists, `${` begins a variable, `%` and `#` mean something in
+    addresses of files, and letters beyond the first plane of Unicode have no place in a stream of
+    settings.
+    """
+    return all(re.fullmatch(r"[\w ./@+~=-]", c) and ord(c) <= 0xFFFF for c in str(path))
+
+
+def place_for(user: User | None, scratch: Path, plain: bool = False) -> Path:
     """Give a folder for an engine's data that its user can reach.
 
-    It is `scratch`, or, where the user cannot come there (a home that is closed to others), one
-    of the same name every time below the folder for temporary files.
+    It is `scratch`, or, where the user cannot come there (a home that is closed to others) or the
+    path must be a plain one and is not, one of the same name every time below the folder for
+    temporary files.
 
     Raises:
-        EngineError: the user cannot reach that one either.
+        EngineError: the user cannot reach that one either, or it is no plain path.
     """
     scratch = scratch.resolve()
-    if user is None:
+    fits = is_plain(scratch) or not plain
+    if user is None and fits:
         return scratch
     above = next(folder for folder in scratch.parents if folder.is_dir())
-    if user.reaches(above):
+    if fits and user is not None and user.reaches(above):
         return scratch
     shared = Path(tempfile.gettempdir()).resolve()
-    if not user.reaches(shared):
+    if user is not None and not user.reaches(shared):
         raise EngineError(
             f"the user {user.name} may enter neither the working folder nor {shared}: set TMPDIR "
             "to a folder that it may enter"
+        )
+    if plain and not is_plain(shared):
+        raise EngineError(
+            f"neither the path of the working folder nor {shared} is one that the engine can work "
+            "in: set TMPDIR to a folder whose path has letters, digits, spaces and ./@+~=-_ alone"
         )
     return shared / f"refill-{sha256(str(scratch).encode()).hexdigest()[:16]}"
 
@@ -92,8 +110,13 @@ def hand_over(folder: Path, user: User) -> None:
 
 
 def take_copy(source: Path, target: Path, user: User | None) -> Path:
-    """Give a folder as its user can read it: itself, or a copy at `target`."""
-    if user is None or user.reaches(source):
-        return source.resolve()
-    shutil.copytree(source, target, dirs_exist_ok=True)
+    """Give a folder as its user can read it, at a plain path: itself, or a copy at `target`.
+
+    A copy is made once. A link would not do: Java looks up where it leads.
+    """
+    source = source.resolve()
+    if is_plain(source) and (user is None or user.reaches(source)):
+        return source
+    if not target.exists():
+        shutil.copytree(source, target)
     return target
