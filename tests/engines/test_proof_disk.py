@@ -17,7 +17,7 @@ from refill.proofs.findings import BEYOND, FAIL, HARNESS, NOT_RUN, Check, Findin
 from refill.proofs.scratch import FOLDER, PREFIX, Scratch
 from refill.proofs.servers import Server
 from refill.proofs.subject import Subject
-from refill.runtimes.leftovers import Owner, _began
+from refill.runtimes.owner import Owner, _began
 
 root = pytest.mark.skipif(
     os.geteuid() != 0 and not os.environ.get("CI"), reason="needs root for a loop device"
