@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -328,12 +329,17 @@ def test_a_kill_leaves_nothing_under_the_final_name(tmp_path: Path) -> None:
             process.kill()
     assert not out.exists()
     assert list(out.parent.iterdir()) != []
-    (out.parent / ".c.partial-notes").mkdir()
-    (out.parent / f".c.partial-{os.getppid()}").mkdir()
+    kept = [
+        ".c.partial-notes",
+        f".c.partial-{platform.node()}-{os.getppid()}",
+        # Of a node that shares this folder: nothing is known of its processes.
+        f".c.partial-elsewhere-{process.pid}",
+    ]
+    for name in kept:
+        (out.parent / name).mkdir()
     prepare(spec, "mine", 1000, 10, 1, out, Path(spec["path"]), say=silent)
     # What is not a leftover stays: another run's folder, a name that is not ours.
-    kept = [".c.partial-notes", f".c.partial-{os.getppid()}", "c"]
-    assert sorted(path.name for path in out.parent.iterdir()) == sorted(kept)
+    assert sorted(path.name for path in out.parent.iterdir()) == sorted([*kept, "c"])
 
 
 def test_a_corpus_that_was_changed_is_refused(

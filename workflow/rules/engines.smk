@@ -3,6 +3,8 @@
 
 
 rule native_engine:
+    input:
+        turn=in_turn("engines/{engine}"),
     output:
         record="results/engines/{engine}.json",
         home=directory("results/engines/{engine}/home"),

@@ -8,3 +8,7 @@ class ToldError(Exception):
 
     Where the code stood when it noticed helps nobody, so no traceback is shown of it.
     """
+
+
+class SupersededError(ToldError):
+    """Another attempt has this target now; the text says which, and where it runs or ran."""
