@@ -17,7 +17,8 @@ from refill.processes import module_environment, wait_for
 from refill.runtimes import clean
 from refill.runtimes.cgroups import ControlGroups
 from refill.runtimes.docker import ContainerRun
-from refill.runtimes.leftovers import OWNER, PROJECT, RUN, Owner, find, labels, sweep, sweep_groups
+from refill.runtimes.leftovers import OWNER, PROJECT, RUN, find, labels, sweep, sweep_groups
+from refill.runtimes.owner import Owner
 
 pytestmark = pytest.mark.docker
 

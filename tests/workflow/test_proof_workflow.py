@@ -155,7 +155,7 @@ def test_one_check_that_fails_is_enough(record: dict[str, Any]) -> None:
 def test_a_scratch_folder_is_not_in_the_way(tmp_path: Path) -> None:
     from refill.proofs.measure import SCRATCH, _empty_scratch
 
-    left = tmp_path / SCRATCH / "new-valkey-8.1-0"
+    left = tmp_path / "results/scratch" / SCRATCH / "new-valkey-8.1-0"
     left.mkdir(parents=True)
     (left / "server.log").write_text("left by a kill")
     _empty_scratch(tmp_path)

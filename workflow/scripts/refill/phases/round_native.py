@@ -19,7 +19,7 @@ from refill.load.wire import Address
 from refill.phases import containers
 from refill.phases.containers import Containers
 from refill.phases.image_records import image_block
-from refill.runtimes.engine import Engine
+from refill.runtimes.engine import Engine, explained
 from refill.runtimes.external import ExternalEngine
 from refill.runtimes.process import ProcessEngine
 from refill.runtimes.users import other_user, take_copy
@@ -59,6 +59,7 @@ class NativeEngine:
         open_: ends it.
 
     Attributes:
+        engine: what runs.
         started_s: seconds from start to ready; None where it ran before.
         primed: what `prime` saw.
     """
@@ -68,13 +69,16 @@ class NativeEngine:
         self._settings = parts.settings[parts.name]
         self.name = parts.name
         self.primed: dict[str, Any] | None = None
-        self._engine = self._started(scratch, log, open_)
-        self.address: Address = self._engine.address
+        self.engine = self._started(scratch, log, open_)
+        self.address: Address = self.engine.address
         self.headers = native.credentials(self._settings) if self._external else {}
         self._api = native.Api(self.name, self.address, self.headers)
         open_.callback(self._api.close)
-        self.started_s = self._engine.start_s
-        self.identity = self._identity()
+        self.started_s = self.engine.start_s
+        try:
+            self.identity = self._identity()
+        except EngineError as error:
+            raise EngineError(explained(error, [self.engine])) from error
 
     @property
     def _external(self) -> bool:
@@ -109,7 +113,7 @@ class NativeEngine:
 
     def _identity(self) -> dict[str, Any]:
         found = self._api.identity()
-        return {"runtime": self._engine.runtime, **self._source(), **found}
+        return {"runtime": self.engine.runtime, **self._source(), **found}
 
     def _source(self) -> dict[str, Any]:
         """Give what it is started from, and with which arguments of Java."""
@@ -119,7 +123,7 @@ class NativeEngine:
                 "java": None,
                 "flags": native.heap_flags(self._budget),
                 "image": image_block(image),
-                **containers.identity(self._engine),
+                **containers.identity(self.engine),
             }
         return {
             "java": java.identity() if java else None,
@@ -163,7 +167,7 @@ class NativeEngine:
 
     def check(self) -> None:
         """Raise EngineError when it has ended."""
-        self._engine.check()
+        self.engine.check()
 
     def counters(self) -> dict[str, float]:
         """Give its counters now."""
@@ -173,5 +177,5 @@ class NativeEngine:
         """Give what its process has used until now, None where it is not known."""
         return {
             key: None if np.isnan(value) else float(value)
-            for key, value in asdict(self._engine.resources()).items()
+            for key, value in asdict(self.engine.resources()).items()
         }

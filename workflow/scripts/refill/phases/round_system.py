@@ -19,10 +19,9 @@ from refill.engines.description import EngineError
 from refill.load.wire import Address
 from refill.phases.round_native import NativeEngine, NativeParts
 from refill.phases.round_stack import GatewayStack, Moment
-from refill.processes import wait_for
+from refill.runtimes.engine import explained
 
 GATEWAY = "gateway"
-EXPLAIN_S = 1.0
 Opener = Callable[[], NativeParts]
 
 
@@ -123,7 +122,7 @@ class RoundSystem(OpensParts):
             try:
                 engine.prime(documents)
             except EngineError as error:
-                self._give_up(engine.name, error)
+                self._give_up(engine.name, EngineError(explained(error, [engine.engine])))
         return primed
 
     def drop(self) -> None:
@@ -139,22 +138,9 @@ class RoundSystem(OpensParts):
             engine.check()
 
     def explain(self, error: Exception) -> str:
-        """Give an error's words, behind those of the part that has ended, if one has.
-
-        A broken connection can be seen a moment before the end of the process that caused it.
-        """
-        ended = ""
-
-        def look() -> bool:
-            nonlocal ended
-            try:
-                self.check()
-            except EngineError as found:
-                ended = str(found)
-            return bool(ended)
-
-        wait_for(look, EXPLAIN_S)
-        return f"{ended} (seen as: {error})" if ended and ended != str(error) else str(error)
+        """Give an error's words with what the parts tell that it can come of."""
+        natives = [engine.engine for engine in self.measured]
+        return explained(error, [*self.stack.engines.values(), *natives])
 
     def moment(self) -> Moment:
         """Give all counters now.

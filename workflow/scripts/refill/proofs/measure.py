@@ -12,11 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from refill.batch_job import scratch as scratch_of
+from refill.batch_job import unspoken
 from refill.engines.description import EngineError
 from refill.evidence.attempts import Attempt
 from refill.evidence.host import host_facts
 from refill.evidence.records import write_json
 from refill.evidence.scrub import without_paths
+from refill.evidence.turns import staged
 from refill.phases.attempted import attempted
 from refill.progress import Progress
 from refill.proofs import crash_gateway, crash_server
@@ -29,7 +32,7 @@ from refill.proofs.suite import SCALES, judge, run_all
 
 SCHEMA = "refill.proof/1"
 TARGET = "proofs/aof"
-SCRATCH = Path("results/scratch/proofs-aof")
+SCRATCH = TARGET.replace("/", "-")
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,8 @@ class Files:
     """What the proof reads and writes.
 
     Attributes:
-        root: the working folder; attempts and scratch go below its `results`.
+        root: the working folder; attempts go below its `results`, as scratch does outside of a
+            cluster's job.
         images: the image records of `old`, `new` and `qdrant`, in containers of `valkey` too.
         record: what is written.
     """
@@ -69,7 +73,7 @@ def prove(plan: Mapping[str, Any], files: Files, progress: Progress) -> dict[str
 
     def work(attempt: Attempt, waited: float) -> dict[str, Any]:
         record = _prove(plan, files, attempt, progress, waited)
-        write_json(files.record, record)
+        write_json(staged(attempt, files.record) if inside else files.record, record)
         if not (inside and record["valid"]):
             # A rerun replaces the record; the attempt keeps this one.
             write_json(attempt.folder / f"{files.record.stem}.json", record)
@@ -121,7 +125,7 @@ def _prove(
     plan: Mapping[str, Any], files: Files, attempt: Attempt, progress: Progress, waited: float
 ) -> dict[str, Any]:
     started, clock = datetime.now(UTC), time.monotonic()
-    host = host_facts(files.root)
+    host = host_facts(scratch_of(files.root))
     scratch = _empty_scratch(files.root)
     try:
         with opened(plan, files.images, scratch, progress.say) as setup:
@@ -135,7 +139,7 @@ def _prove(
     finally:
         _empty_scratch(files.root)
     for made in entries:
-        made["why"] = without_paths(made["why"], [files.root])
+        made["why"] = without_paths(made["why"], unspoken(files.root))
     invalid = judge(entries)
     return {
         "schema": SCHEMA,
@@ -192,7 +196,7 @@ def _counts(entries: list[dict[str, Any]], programs: list[Program]) -> dict[str,
 
 def _empty_scratch(root: Path) -> Path:
     """Make the scratch folder empty: what a killed proof left in it may be mounted."""
-    scratch = (root / SCRATCH).resolve()
+    scratch = (scratch_of(root) / SCRATCH).resolve()
     for image in scratch.glob(f"*/{IMAGE_NAME}"):
         remove_leftovers(image.parent)
     shutil.rmtree(scratch, ignore_errors=True)

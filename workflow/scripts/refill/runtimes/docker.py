@@ -22,7 +22,8 @@ from refill.runtimes.cgroups import ControlGroups, Counters, Limits, cpu_list
 from refill.runtimes.container import Surroundings
 from refill.runtimes.container_engine import ContainerEngine
 from refill.runtimes.docker_daemon import told
-from refill.runtimes.leftovers import Owner, labels, remove_run, sweep
+from refill.runtimes.leftovers import labels, remove_run, sweep
+from refill.runtimes.owner import Owner
 from refill.runtimes.run_group import group_of, group_path, make_group, remove_group
 from refill.runtimes.watcher import Watcher
 

@@ -80,7 +80,13 @@ def place_for(user: User | None, scratch: Path) -> Path:
             f"the user {user.name} may enter neither the working folder nor {shared}: set TMPDIR "
             "to a folder that it may enter"
         )
-    return shared / f"refill-{sha256(str(scratch).encode()).hexdigest()[:16]}"
+    return elsewhere(scratch)
+
+
+def elsewhere(scratch: Path) -> Path:
+    """Give the folder that takes the place of `scratch` where its user cannot come there."""
+    shared = Path(tempfile.gettempdir()).resolve()
+    return shared / f"refill-{sha256(str(scratch.resolve()).encode()).hexdigest()[:16]}"
 
 
 def hand_over(folder: Path, user: User) -> None:
