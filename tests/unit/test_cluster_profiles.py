@@ -68,6 +68,12 @@ def test_every_rule_of_a_cluster_says_what_it_needs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
+def test_a_job_that_is_stopped_deletes_no_results(name: str) -> None:
+    # They can be those of a later job; tests/slurm shows it.
+    assert profile(name)["keep-incomplete"] is True
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
 def test_what_the_default_profile_sets_is_repeated(name: str) -> None:
     mine, default = profile(name), profile("default")
     for key, value in default.items():
