@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 from proof_subject import sources, subject
+from refill.batch_job import SCRATCH as FOLDER
 from refill.processes import StoppedError
 from refill.proofs import disk, power
 from refill.proofs.disk import IMAGE_NAME, Disk, DiskError, left_below, remove_leftovers
 from refill.proofs.findings import BEYOND, FAIL, HARNESS, NOT_RUN, Check, Findings, run_check
-from refill.proofs.scratch import FOLDER, PREFIX, Scratch
+from refill.proofs.scratch import PREFIX, Scratch
 from refill.proofs.servers import Server
 from refill.proofs.subject import Subject
 from refill.runtimes.owner import Owner, _began

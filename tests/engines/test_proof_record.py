@@ -144,7 +144,7 @@ def test_a_full_disk_is_refused_before_anything_starts(
 ) -> None:
     monkeypatch.setattr(suite, "CHECKS", (Check("x", "a property", "published", holds),))
     monkeypatch.setattr(measure, "NEEDED_BYTES", 1 << 60)
-    with pytest.raises(EngineError, match=r"results/scratch: the proof needs 11529\d+ MB there, "):
+    with pytest.raises(EngineError, match=r"the proof needs 11529\d+ MB there, "):
         prove(PLAN, FILES, silent("proof"))
     (attempt,) = list_attempts(built)
     assert attempt["outcome"] == "failed"

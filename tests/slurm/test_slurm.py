@@ -18,6 +18,7 @@ import pytest
 from project_copy import Project
 from refill.batch_job import scratch
 from refill.evidence.attempts import list_attempts
+from refill.evidence.hashes import sha256_file
 from refill.evidence.verification import verify
 from refill.processes import wait_for
 from slurm_cluster import NODES, SlurmCluster, missing, stamp
@@ -36,6 +37,16 @@ MEDIUM: dict[str, Any] = {
     "optimizers": {
         **LONG["optimizers"],
         "steady": {"passes": 8, "open_per_s": 20, "open_passes": 8},
+    },
+}
+
+
+# Longer than another job for the same target takes.
+OUTLIVES: dict[str, Any] = {
+    **LONG,
+    "optimizers": {
+        **LONG["optimizers"],
+        "steady": {"passes": 40, "open_per_s": 20, "open_passes": 40},
     },
 }
 
@@ -122,6 +133,48 @@ def test_results_are_whole_and_nothing_is_left_to_do(finished: SlurmProject) -> 
     assert finished.planned() == {}
 
 
+def test_a_new_choice_of_the_node_measures_all_rounds_anew(finished: SlurmProject) -> None:
+    code, text = finished.run("all", "-n", "--forcerun", "pick_node")
+    assert code == 0, text
+    jobs = text.split("Job stats:")[1].split("Reasons:")[0].split()
+    assert jobs[jobs.index("pick_node") + 1] == "1"
+    assert jobs[jobs.index("round_on") + 1] == str(len(ORDER))
+    # Without the file alone nothing is planned, as nothing that is there needs it.
+    chosen = finished.folder / "results/cluster/rounds.node"
+    before = chosen.read_bytes()
+    chosen.unlink()
+    try:
+        assert finished.planned() == {}
+    finally:
+        chosen.write_bytes(before)
+
+
+def test_a_chosen_node_that_takes_no_jobs_is_told_and_a_spoilt_choice_refused(
+    cluster: SlurmCluster, finished: SlurmProject
+) -> None:
+    chosen = finished.folder / "results/cluster/rounds.node"
+    before, again = chosen.read_bytes(), [ORDER[0], "-n", "--forcerun", "round_on"]
+    node = before.decode().strip()
+    cluster.run("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=a fan")
+    try:
+        code, text = finished.run(*again)
+        assert code == 0, text
+        assert text.count(f"the rounds wait: they run on node {node}") == 1, text
+        assert "that node is drained (a fan)" in text
+    finally:
+        cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
+    chosen.write_text("n1,n2\n")
+    try:
+        code, text = finished.run(*again)
+        assert code != 0
+        assert "rounds.node: must hold the name of the one node" in text
+    finally:
+        chosen.write_bytes(before)
+    code, text = finished.run(*again)
+    assert code == 0, text
+    assert "the rounds wait" not in text
+
+
 def test_overhead_of_a_job_is_told(
     cluster: SlurmCluster, finished: SlurmProject, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -201,11 +254,13 @@ def assert_nothing_stays(cluster: SlurmCluster, project: SlurmProject) -> None:
         return [process.cmdline() for process in project.processes()]
 
     assert wait_for(lambda: not stays(), 60, 0.2), stays()
-    assert not list(cluster.folder.glob(f"n?/tmp/{scratch_name(project)}/*"))
+    for node in NODES:
+        assert not list((cluster.folder / node / "tmp").glob(f"{scratch_name(project, node)}/*"))
 
 
-def scratch_name(project: SlurmProject) -> str:
-    return scratch(project.folder, {"REFILL_SCRATCH": "/"}).name
+def scratch_name(project: SlurmProject, node: str) -> str:
+    variables = {"SLURM_JOB_ID": "1", "SLURMD_NODENAME": node, "REFILL_SCRATCH": "/"}
+    return scratch(project.folder, variables).name
 
 
 def assert_only_an_attempt_is_left(
@@ -242,7 +297,7 @@ def test_a_preempted_job_is_started_again_and_completes(
     snakemake = start_until_steady(project, MEDIUM)
     node = list_attempts(project.folder)[0]["facts"]["job"]["node"]
     # The engine's data are on the node, not on the shared disk.
-    assert list(cluster.folder.glob(f"{node}/tmp/{scratch_name(project)}/optimizers-A2-1/*"))
+    assert list(cluster.folder.glob(f"{node}/tmp/{scratch_name(project, node)}/optimizers-A2-1/*"))
     assert not (project.folder / "results/scratch").exists()
     cluster.urgent_job(node, seconds=2)
     assert snakemake.wait(400) == 0, output(project)
@@ -292,6 +347,37 @@ def test_a_lost_node_is_a_died_attempt_and_the_job_runs_elsewhere(
     assert record["attempt"] == attempts[1]["attempt"]
     assert record["host"]["node"] != node
     assert wait_for(lambda: cluster.states() == ["idle"] * len(NODES), 60, 0.2), cluster.states()
+
+
+@pytest.mark.parametrize("orphan", ["comes to its end", "is started again"])
+def test_a_job_that_outlives_its_submission_leaves_the_newer_result_alone(
+    cluster: SlurmCluster, project: SlurmProject, orphan: str
+) -> None:
+    snakemake = start_until_steady(project, OUTLIVES if orphan == "comes to its end" else LONG)
+    job = cluster.job_of("optimizer")["JobId"]
+    snakemake.kill()
+    snakemake.wait()
+    project.configure(SHORT)
+    code, text = project.run("--unlock")
+    assert code == 0, text
+    code, text = project.run(RECORD, "--rerun-incomplete", timeout_s=400)
+    assert code == 0, text[-4000:]
+    newer = project.json(RECORD)
+    assert cluster.job(job)["JobState"] == "RUNNING", "the job was to outlive the rerun"
+
+    if orphan == "is started again":
+        # As preemption and a lost node do. Its Snakemake would begin by deleting the result.
+        cluster.run("scontrol", "requeue", job)
+        ended = "FAILED"
+    else:
+        ended = "COMPLETED"
+    assert wait_for(lambda: cluster.job(job)["JobState"] == ended, 300, 0.5), cluster.job(job)
+    assert project.json(RECORD) == newer
+    assert outcomes(project) == ["superseded", "completed"]
+    assert newer["attempt"] in list_attempts(project.folder)[0]["reason"]
+    for path in project.folder.glob("results/optimizers/A2/1.*"):
+        assert sha256_file(path) in list_attempts(project.folder)[1]["files"].values(), path
+    assert_nothing_stays(cluster, project)
 
 
 # ---- the other ways

@@ -1,21 +1,15 @@
-"""The job of a scheduler: how it is known, where its data go, and the node it must have."""
+"""The job of a scheduler: how it is known, and where the data of its engines go."""
 
 from __future__ import annotations
 
-import os
 import platform
 from pathlib import Path
 
 import pytest
-from refill.batch_job import NodeError, batch_job, check_node, scratch, write_node
+from refill.batch_job import ScratchError, batch_job, scratch, scratch_note
+from refill.evidence.host import host_facts
 
 SLURM = {"SLURM_JOB_ID": "12", "SLURMD_NODENAME": "n1"}
-
-
-@pytest.fixture(autouse=True)
-def no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID", "REFILL_SCRATCH"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.mark.parametrize(
@@ -42,33 +36,48 @@ def test_elsewhere_there_is_no_job(environment: dict[str, str]) -> None:
 
 
 def test_data_of_engines_lie_in_the_results_or_on_the_node(tmp_path: Path) -> None:
-    assert scratch(tmp_path, {"TMPDIR": "/node"}) == tmp_path / "results/scratch"
-    one = scratch(tmp_path, {**SLURM, "TMPDIR": "/node"})
-    assert one.parent == Path("/node")
-    # The same in every job, and another one for another project.
-    assert one == scratch(tmp_path, {**SLURM, "SLURM_JOB_ID": "13", "TMPDIR": "/node"})
-    assert one != scratch(tmp_path / "other", {**SLURM, "TMPDIR": "/node"})
-    assert scratch(tmp_path, {"REFILL_SCRATCH": "/given"}) == Path("/given") / one.name
-    assert scratch(tmp_path, {**SLURM, "TMPDIR": "/x", "REFILL_SCRATCH": "/given"}).parent == Path(
-        "/given"
-    )
+    node, given = tmp_path / "node", tmp_path / "given"
+    for folder in (node, given):
+        folder.mkdir()
+    assert scratch(tmp_path, {"TMPDIR": str(node)}) == tmp_path / "results/scratch"
+    one = scratch(tmp_path, {**SLURM, "TMPDIR": str(node)})
+    assert one.parent == node
+    # The same in every job, and another one for another project, and for another node.
+    assert one == scratch(tmp_path, {**SLURM, "SLURM_JOB_ID": "13", "TMPDIR": str(node)})
+    assert one != scratch(tmp_path / "other", {**SLURM, "TMPDIR": str(node)})
+    assert one != scratch(tmp_path, {**SLURM, "SLURMD_NODENAME": "n2", "TMPDIR": str(node)})
+    assert scratch(tmp_path, {**SLURM, "REFILL_SCRATCH": str(given)}) == given / one.name
+    both = {**SLURM, "TMPDIR": str(node), "REFILL_SCRATCH": str(given)}
+    assert scratch(tmp_path, both).parent == given
+    assert scratch(tmp_path, {"REFILL_SCRATCH": str(given)}).parent == given
 
 
-def test_a_node_is_written_and_then_held_to(
+@pytest.mark.parametrize(
+    ("name", "set_to"),
+    [
+        ("TMPDIR", {"TMPDIR": "/nowhere/at/all"}),
+        # What Snakemake made of it for its script is another matter than what the job was given.
+        ("TMPDIR", {"TMPDIR": "/tmp", "REFILL_GIVEN_TMPDIR": "/nowhere/at/all"}),
+        ("REFILL_SCRATCH", {"TMPDIR": "/tmp", "REFILL_SCRATCH": "/nowhere/at/all"}),
+    ],
+)
+def test_a_folder_that_is_named_and_missing_is_an_error_that_tells_no_path(
+    tmp_path: Path, name: str, set_to: dict[str, str]
+) -> None:
+    with pytest.raises(ScratchError, match=f"^{name} names a folder .* on node n1") as told:
+        scratch(tmp_path, {**SLURM, **set_to})
+    assert "nowhere" not in str(told.value)
+
+
+def test_a_folder_that_nobody_named_is_told_in_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = tmp_path / "rounds.node"
-    with pytest.raises(NodeError, match="no cluster's job"):
-        write_node(file)
-    assert not file.exists()
-    for name, value in SLURM.items():
-        monkeypatch.setitem(os.environ, name, value)
-    assert write_node(file) == "n1"
-    assert file.read_text() == "n1\n"
-    check_node(file)
-    monkeypatch.setenv("SLURMD_NODENAME", "n2")
-    with pytest.raises(NodeError, match=r"to run on n1, .* runs on n2: .* set-resources"):
-        check_node(file)
-    monkeypatch.delenv("SLURM_JOB_ID")
-    with pytest.raises(NodeError, match="runs on no node of a cluster"):
-        check_node(file)
+    unset = {**SLURM, "TMPDIR": "/tmp", "REFILL_GIVEN_TMPDIR": ""}
+    assert "TMPDIR is not set in this job" in scratch_note(unset)
+    assert scratch_note({**unset, "REFILL_GIVEN_TMPDIR": "/tmp"}) == ""
+    assert scratch_note({**unset, "REFILL_SCRATCH": "/tmp"}) == ""
+    assert scratch_note({}) == ""
+    for variable, value in unset.items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.delenv("REFILL_SCRATCH", raising=False)
+    assert scratch_note() in host_facts(tmp_path)["warnings"]

@@ -48,7 +48,14 @@ def test_every_rule_that_measures_has_its_node_alone(name: str) -> None:
         assert ("--nodelist=' + open(input.node)" in wanted) == ("node=ROUNDS_NODE" in blocks[rule])
     # One at a time: what is ordered.
     assert profile(name)["resources"]["session"] == 1
-    assert all("session=1" in t for t in blocks.values() if "node=ROUNDS_NODE" in t)
+    assert all("session=in_session" in t for t in blocks.values() if "node=ROUNDS_NODE" in t)
+
+
+def test_no_job_of_a_cluster_runs_for_a_call_that_was_replaced() -> None:
+    for rule, text in rule_blocks().items():
+        if "localrule: True" not in text and rule != "all":
+            # Of its own target, not of the one whose text it was made from.
+            assert "turn=in_turn(" in text.split("output:")[-2], rule
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
@@ -58,6 +65,12 @@ def test_every_rule_of_a_cluster_says_what_it_needs(name: str) -> None:
             assert "mem_mb=" in text, rule
             assert "runtime=" in text, rule
     assert set(profile(name)["set-resources"]) <= set(rule_blocks())
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_a_job_that_is_stopped_deletes_no_results(name: str) -> None:
+    # They can be those of a later job; tests/slurm shows it.
+    assert profile(name)["keep-incomplete"] is True
 
 
 @pytest.mark.parametrize("name", CLUSTERS)

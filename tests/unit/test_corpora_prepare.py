@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from refill.corpora.prepare import prepare
 from refill.corpora.store import Corpus
 from refill.evidence.hashes import sha256_file
 from refill.processes import module_environment, wait_for
+from refill.told import SupersededError
 
 ROWS, DIMENSION, POINTS, QUERIES = 900, 8, 600, 25
 
@@ -328,12 +330,33 @@ def test_a_kill_leaves_nothing_under_the_final_name(tmp_path: Path) -> None:
             process.kill()
     assert not out.exists()
     assert list(out.parent.iterdir()) != []
-    (out.parent / ".c.partial-notes").mkdir()
-    (out.parent / f".c.partial-{os.getppid()}").mkdir()
+    kept = [
+        ".c.partial-notes",
+        f".c.partial-{platform.node()}-{os.getppid()}",
+        # Of a node that shares this folder: nothing is known of its processes.
+        f".c.partial-elsewhere-{process.pid}",
+    ]
+    for name in kept:
+        (out.parent / name).mkdir()
     prepare(spec, "mine", 1000, 10, 1, out, Path(spec["path"]), say=silent)
     # What is not a leftover stays: another run's folder, a name that is not ours.
-    kept = [".c.partial-notes", f".c.partial-{os.getppid()}", "c"]
-    assert sorted(path.name for path in out.parent.iterdir()) == sorted(kept)
+    assert sorted(path.name for path in out.parent.iterdir()) == sorted([*kept, "c"])
+
+
+def test_a_corpus_that_another_job_prepares_by_now_takes_no_place(
+    npy: dict[str, Any], tmp_path: Path
+) -> None:
+    def taken_over() -> None:
+        raise SupersededError("taken over")
+
+    out, path = tmp_path / "corpora" / "c", Path(npy["path"])
+    with pytest.raises(SupersededError):
+        prepare(npy, "mine", 100, 10, 1, out, path, say=silent, check=taken_over)
+    assert list(out.parent.iterdir()) == []
+    prepare(npy, "mine", 100, 10, 1, out, path, say=silent)
+    with pytest.raises(SupersededError):
+        prepare(npy, "mine", 200, 10, 1, out, path, say=silent, check=taken_over)
+    assert Corpus.open(out).points == 100
 
 
 def test_a_corpus_that_was_changed_is_refused(

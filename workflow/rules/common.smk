@@ -9,6 +9,7 @@ PROJECT = Path(workflow.basedir).parent
 # Appended, so that nothing of this project can shadow an installed package.
 sys.path.append(str(SCRIPTS))
 
+from refill.batch_job import name_tmpdir
 from refill.config.yamlfile import read_yaml
 from refill.processes import name_invocation
 from refill.workflow import (
@@ -20,6 +21,7 @@ from refill.workflow import (
 )
 
 name_invocation()
+name_tmpdir()
 
 # Snakemake's own reader ends in a traceback for a file that is not UTF-8.
 with as_workflow_error():
@@ -37,6 +39,16 @@ with as_workflow_error():
 def all_cores(wildcards, input=None, attempt=None):
     """A measurement has the machine for itself, however many cores Snakemake was given."""
     return PLANS.node_cpus or workflow.cores or 1
+
+
+def in_turn(target):
+    """An input function that gives nothing, and refuses a job that another one has taken over."""
+
+    def check(wildcards):
+        with as_workflow_error():
+            return PLANS.in_turn(target.format(**wildcards))
+
+    return check
 
 
 def one_of(names):

@@ -1,4 +1,6 @@
 rule corpus:
+    input:
+        turn=in_turn("corpora/{corpus}"),
     output:
         "results/corpora/{corpus}/corpus.json",
         "results/corpora/{corpus}/vectors.npy",
@@ -27,6 +29,8 @@ rule corpus:
 
 
 rule documents:
+    input:
+        turn=in_turn("corpora/{corpus}"),
     output:
         "results/corpora/{corpus}/corpus.json",
         "results/corpora/{corpus}/documents.parquet",

@@ -5,6 +5,8 @@
 
 
 checkpoint native_engine:
+    input:
+        turn=in_turn("engines/{engine}"),
     output:
         record=ENGINE_RECORD.format("{engine}"),
         home=directory("results/engines/{engine}/home"),

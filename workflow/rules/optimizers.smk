@@ -6,6 +6,7 @@ rule optimizer:
     input:
         corpus=CORPUS_RECORD,
         images=QDRANT_RECORDS,
+        turn=in_turn("optimizers/{id}/{repeat}"),
     output:
         record=report(
             "results/optimizers/{id}/{repeat}.json",

@@ -5,6 +5,7 @@
 rule proof:
     input:
         images=[f"results/images/{name}.json" for name in PLANS.proof_images],
+        turn=in_turn("proofs/aof"),
     output:
         record=report(
             "results/proofs/aof.json",

@@ -11,6 +11,7 @@ rule round_on:
         node=ROUNDS_NODE,
         # What is at hand is in the plan, so that a try that failed again reruns no round.
         engines=ancient(ENGINE_RECORDS),
+        turn=in_turn("rounds/on-main/{image}-{n}"),
     output:
         record=report(
             "results/rounds/on-main/{image}-{n}.json",
@@ -32,7 +33,7 @@ rule round_on:
     threads: all_cores
     resources:
         machine=1,
-        session=1,
+        session=in_session,
         mem_mb=PLANS.round_needs.mem_mb,
         runtime=PLANS.round_needs.runtime,
     params:
@@ -43,6 +44,12 @@ rule round_on:
 
 # With the cache off nothing is warm, so such a round has no raw profile of warm operations.
 use rule round_on as round_off with:
+    input:
+        corpus=DOCUMENT_RECORDS,
+        images=IMAGE_RECORDS,
+        node=ROUNDS_NODE,
+        engines=ENGINE_RECORDS,
+        turn=in_turn("rounds/off-control/{image}-{n}"),
     output:
         record=report(
             "results/rounds/off-control/{image}-{n}.json",

@@ -1,20 +1,22 @@
 """Fetch a corpus if it is a package, check it, and prepare it (rule `corpus`)."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from refill.corpora.fetch import fetch
 from refill.corpora.prepare import prepare
 from refill.edge import logged
+from refill.evidence.turns import preparing
 from refill.processes import Watch
 from refill.progress import Progress
 
 DOWNLOADS = Path("results/downloads")
 
 
-def main(plan: dict[str, Any], out: Path, progress: Progress) -> None:
-    """Prepare the corpus of a plan in the folder `out`."""
+def main(plan: dict[str, Any], out: Path, progress: Progress, check: Callable[[], None]) -> None:
+    """Prepare the corpus of a plan in the folder `out`, unless `check` raises in the end."""
     spec, name = plan["spec"], plan["name"]
     fetched = fetch(spec, name, DOWNLOADS / name, progress.say)
     prepare(
@@ -28,6 +30,7 @@ def main(plan: dict[str, Any], out: Path, progress: Progress) -> None:
         progress.say,
         plan["code"],
         plan["depth"],
+        check,
     )
 
 
@@ -35,8 +38,10 @@ if __name__ == "__main__":
     smk: Any = snakemake  # type: ignore[name-defined]  # noqa: F821 - Snakemake puts it here
     with logged(smk.log[0]) as terminal, Watch():
         plan = dict(smk.params.plan)
-        main(
-            plan,
-            Path(smk.output[0]).parent,
-            Progress(f"corpus {plan['name']}", terminal, sys.stdout),
-        )
+        with preparing(Path(), f"corpora/{plan['name']}") as check:
+            main(
+                plan,
+                Path(smk.output[0]).parent,
+                Progress(f"corpus {plan['name']}", terminal, sys.stdout),
+                check,
+            )

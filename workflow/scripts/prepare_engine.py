@@ -6,6 +6,7 @@ from typing import Any
 
 from refill.edge import logged
 from refill.engines.installations import prepare, prepare_image
+from refill.evidence.turns import preparing
 from refill.processes import Watch
 
 if __name__ == "__main__":
@@ -13,17 +14,24 @@ if __name__ == "__main__":
     # Watched, so that a client that downloads ends with this job and leaves nothing.
     with logged(smk.log[0]) as terminal, Watch():
         plan = dict(smk.params.plan)
+        told = (plan["code"], plan["attempt"])
         home, file = Path(smk.output.home), Path(smk.output.record)
-        if "pull" in plan:
-            host = plan["docker"]["host"]
-            record = prepare_image(
-                Path(), plan["name"], plan["pull"], host, home, file, plan["code"], plan["attempt"]
-            )
-        else:
-            spec, settings = plan["spec"], plan["settings"]
-            record = prepare(
-                Path(), plan["name"], spec, settings, home, file, plan["code"], plan["attempt"]
-            )
+        with preparing(Path(), f"engines/{plan['name']}"):
+            if "pull" in plan:
+                host = plan["docker"]["host"]
+                record = prepare_image(
+                    Path(),
+                    plan["name"],
+                    plan["pull"],
+                    host,
+                    home,
+                    file,
+                    plan["code"],
+                    plan["attempt"],
+                )
+            else:
+                spec, settings = plan["spec"], plan["settings"]
+                record = prepare(Path(), plan["name"], spec, settings, home, file, *told)
         said = record["status"]
         if said != "at hand":
             next_time = "; the next run tries again" if record["again"] else ""

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import IO, Any
 
-from refill.batch_job import check_node
 from refill.edge import logged
 from refill.phases.measure_round import Files, measure
 from refill.progress import Progress
+from refill.rounds_node import check_node, check_same_node
 
 
 def main(plan: dict[str, Any], files: Files, terminal: IO[str], log: IO[str]) -> None:
@@ -23,6 +23,8 @@ if __name__ == "__main__":
     with logged(smk.log[0]) as terminal:
         if smk.input.node:
             check_node(Path(smk.input.node))
+        else:
+            check_same_node(Path("results/rounds"))
         plan = dict(smk.params.plan)
         images = {Path(path).stem: Path(path) for path in smk.input.images}
         main(

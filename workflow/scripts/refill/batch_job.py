@@ -14,9 +14,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from refill.evidence.records import write_bytes
+from refill.told import ToldError
 
 SCRATCH = Path("results/scratch")
+# `$TMPDIR` as a job was given it; empty: it was not set.
+GIVEN_TMPDIR = "REFILL_GIVEN_TMPDIR"
 
 # Variable that holds the job's id, and the one with the node's name where there is one. Grid
 # Engine's JOB_ID is too common a name to stand alone.
@@ -28,8 +30,8 @@ _SCHEDULERS = (
 )
 
 
-class NodeError(Exception):
-    """A job does not run where it was to run; the text says what to change."""
+class ScratchError(ToldError):
+    """There is no place for the data of engines; the text says what to set."""
 
 
 @dataclass(frozen=True)
@@ -58,47 +60,64 @@ def batch_job(environment: Mapping[str, str] | None = None) -> BatchJob | None:
     return None
 
 
+def name_tmpdir() -> None:
+    """Keep `$TMPDIR` as this job was given it, for the script that Snakemake starts.
+
+    Snakemake sets TMPDIR for its scripts to what Python's tempfile finds, which takes /tmp in
+    silence for a folder that is missing. To be called where the workflow is read, in each process.
+    """
+    os.environ[GIVEN_TMPDIR] = os.environ.get("TMPDIR", "")
+
+
 def scratch(root: Path, environment: Mapping[str, str] | None = None) -> Path:
     """Return the folder for the data of engines that run.
 
     It is `results/scratch` below the workflow's folder `root`, which is on a cluster most often a
     shared disk: within a scheduler's job it is therefore a folder of the node's own temporary one
     (`$TMPDIR`), and `REFILL_SCRATCH` names the folder anywhere. Such a folder has a name that is
-    always the same for one `root`, so that a rerun on this node finds what a killed run left.
+    always the same for one `root` and one node, so that the next run on this node finds what a
+    killed one left, and nodes never share one, on whatever disk it is.
+
+    Raises:
+        ScratchError: the variable names a folder that is not there.
     """
     variables = os.environ if environment is None else environment
-    place = variables.get("REFILL_SCRATCH")
+    job = batch_job(variables)
+    name = "REFILL_SCRATCH"
+    place = variables.get(name)
     if not place:
-        if batch_job(variables) is None:
+        if job is None:
             return root / SCRATCH
-        place = variables.get("TMPDIR") or tempfile.gettempdir()
-    return Path(place) / f"refill-{hashlib.sha256(bytes(root.resolve())).hexdigest()[:12]}"
-
-
-def check_node(chosen: Path) -> None:
-    """Raise NodeError unless this job runs on the node whose name stands in the file `chosen`."""
-    wanted, job = chosen.read_text(encoding="utf-8").strip(), batch_job()
-    found = job.node if job else "no node of a cluster"
-    if found != wanted:
-        raise NodeError(
-            f"this is to run on {wanted}, as all rounds that are compared, and runs on {found}: "
-            "let the profile's set-resources name the node that stands in its input `node`, as "
-            "workflow/profiles/slurm does; to choose another node and measure all rounds anew: "
-            f"rm {chosen}"
+        name = "TMPDIR"
+        place = _tmpdir(variables) or tempfile.gettempdir()
+    if not Path(place).is_dir():
+        # What it names is not told: attempts keep this text, and such a path names people.
+        where = f"on node {job.node}" if job else "on this machine"
+        raise ScratchError(
+            f"{name} names a folder that is not there {where}: engines would have their data "
+            f"somewhere else than meant: make the folder, set {name} to one of the node's own, or "
+            f"unset it (for TMPDIR: in the job's environment, or the prolog of the cluster)"
         )
+    of = bytes(root.resolve()) + (job.node if job else platform.node()).encode()
+    return Path(place) / f"refill-{hashlib.sha256(of).hexdigest()[:12]}"
 
 
-def write_node(path: Path) -> str:
-    """Write the name of the node that this job runs on, and give it.
+def scratch_note(environment: Mapping[str, str] | None = None) -> str:
+    """Say where the data of engines lie when nobody has said it; empty when somebody has."""
+    variables = os.environ if environment is None else environment
+    if batch_job(variables) is None or variables.get("REFILL_SCRATCH") or _tmpdir(variables):
+        return ""
+    return (
+        "TMPDIR is not set in this job: the engines' data are in the node's folder for temporary "
+        "files, whatever disk that is; REFILL_SCRATCH names another one"
+    )
 
-    Raises NodeError outside of a scheduler's job.
-    """
-    job = batch_job()
-    if job is None:
-        raise NodeError(
-            "no cluster's job: a node is chosen because the configuration sets `node_cpus`, so run "
-            "Snakemake with a profile that submits jobs (workflow/profiles/slurm), or leave "
-            "`node_cpus` to such a profile"
-        )
-    write_bytes(path, f"{job.node}\n".encode())
-    return job.node
+
+def unspoken(root: Path) -> list[Path]:
+    """Give the folders whose paths no record tells: the workflow's, and those for engines' data."""
+    named = [os.environ.get("REFILL_SCRATCH"), _tmpdir(os.environ)]
+    return [root, *(Path(name) for name in named if name and name != "/tmp")]
+
+
+def _tmpdir(variables: Mapping[str, str]) -> str:
+    return variables.get(GIVEN_TMPDIR, variables.get("TMPDIR", ""))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from refill.told import ToldError
+from refill.told import SupersededError, ToldError
 
 
 @contextmanager
@@ -19,7 +19,8 @@ def logged(log: str | Path) -> Iterator[IO[str]]:
 
     Snakemake's `log:` captures nothing by itself. A failure is written to the log with its
     traceback, unless its text tells all (ToldError), and to the terminal in one line; the process
-    then exits with 1, or with 130 when it was stopped.
+    then exits with 1, or with 130 when it was stopped. What another attempt has taken over ends
+    well: Snakemake would delete the results of a job that failed, and they are the other's.
 
     Args:
         log: path of the log file; it is made anew.
@@ -39,6 +40,9 @@ def logged(log: str | Path) -> Iterator[IO[str]]:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     try:
         yield terminal
+    except SupersededError as over:
+        print(f"{type(over).__name__}: {over}", file=sys.stderr)
+        print(f"{path.stem}: {over}", file=terminal)
     except Exception as error:  # noqa: BLE001 - the edge: everything ends here, in words
         if isinstance(error, ToldError):
             print(f"{type(error).__name__}: {error}", file=sys.stderr)

@@ -142,6 +142,12 @@ def name_invocation() -> None:
     os.environ.setdefault(INVOCATION, f"{os.getpid()} {now}")
 
 
+def named_invocation() -> dict[str, Any] | None:
+    """Give the call of Snakemake that this process belongs to, as it named itself; None: none."""
+    pid, _, named_at = os.environ.get(INVOCATION, "").partition(" ")
+    return {"pid": int(pid), "started_at": named_at} if pid.isdecimal() and named_at else None
+
+
 def snakemake_invocation() -> dict[str, Any] | None:
     """Give what tells one call of Snakemake from another: its `pid` and `started_at` (UTC).
 
@@ -150,9 +156,8 @@ def snakemake_invocation() -> dict[str, Any] | None:
     """
     if not snakemake_command():
         return None
-    pid, _, named_at = os.environ.get(INVOCATION, "").partition(" ")
-    if pid.isdecimal() and named_at:
-        return {"pid": int(pid), "started_at": named_at}
+    if (named := named_invocation()) is not None:
+        return named
     top = snakemake_ancestors()[-1]
     started = datetime.fromtimestamp(top.create_time(), UTC)
     return {"pid": top.pid, "started_at": started.strftime("%Y-%m-%dT%H:%M:%SZ")}

@@ -10,6 +10,10 @@ class ToldError(Exception):
     """
 
 
+class SupersededError(ToldError):
+    """Another attempt has this target now; the text says which, and where it runs or ran."""
+
+
 def with_notes(error: BaseException) -> str:
     """Give an error's text, and what was added on its way, such as what could not be removed."""
     return "; ".join((str(error), *getattr(error, "__notes__", ())))

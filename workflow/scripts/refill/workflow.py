@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from refill import images, needs, table_plan
+from refill.batch_job import batch_job
 from refill.config import (
     load_claims,
     load_images,
@@ -27,9 +28,11 @@ from refill.corpora.depth import truth_depth
 from refill.docker_build.wheels import LOCK, locked_versions
 from refill.engines import installations, java, maven
 from refill.evidence.code import code_hash
+from refill.evidence.turns import refuse_superseded
 from refill.operations import limits
 from refill.operations.catalog import load_operations
 from refill.phases.round_plan import plain
+from refill.processes import named_invocation
 from refill.told import ToldError
 
 FIRST_PRIORITY = 10_000
@@ -248,6 +251,19 @@ class Plans:
             maven=maven.available(),
             javas=sorted(str(program) for program in java.candidates_for(native["java"])),
         )
+
+    def in_turn(self, target: str) -> list[str]:
+        """Give no input; refuse a job of a cluster that a later call's job has taken over.
+
+        Asked while the job's Snakemake makes its plan, before it deletes the results that are
+        there. Such a job waited in the queue when its call was killed, or was started again.
+
+        Raises:
+            SupersededError: so it is.
+        """
+        if batch_job() is not None:
+            refuse_superseded(Path(), target, named_invocation())
+        return []
 
     def round_priority(self, profile: str, image: str, n: int) -> int:
         """Give a round's priority: unique, above every optimizer run, falling in their order."""

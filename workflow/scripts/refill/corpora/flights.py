@@ -56,6 +56,7 @@ def prepare_flights(
     fetched: Path,
     say: Say = print,
     code: str = "",
+    check: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Make the folder of a corpus of flights; it appears under its name when it is whole.
 
@@ -68,6 +69,7 @@ def prepare_flights(
         fetched: the corpus's file, as `refill.corpora.fetch.fetch` gave it.
         say: told of progress.
         code: hash of the code that prepares, for the record.
+        check: called before the folder takes its place; raises when it is not to.
 
     Returns:
         The content of corpus.json.
@@ -90,7 +92,7 @@ def prepare_flights(
         flights.num_rows, documents, replace=False, shuffle=True
     )
     table = _documents(flights.take(rows))
-    with whole_folder(out) as folder:
+    with whole_folder(out, check) as folder:
         path = folder / TABLE
         pq.write_table(table, path, compression="zstd")
         record = {

@@ -43,6 +43,7 @@ def prepare(
     say: Say = print,
     code: str = "",
     depth: int = MIN_DEPTH,
+    check: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Make a corpus's folder from its file; it appears under its name when it is whole.
 
@@ -61,6 +62,7 @@ def prepare(
         say: told of progress.
         code: hash of the code that prepares, for the record.
         depth: exact neighbours of each query, at most `points`.
+        check: called before the folder takes its place; raises when it is not to.
 
     Returns:
         The content of corpus.json.
@@ -70,7 +72,7 @@ def prepare(
     """
     began = time.monotonic()
     sha256 = check_hash(spec, name, fetched)
-    with whole_folder(out) as folder:
+    with whole_folder(out, check) as folder:
         work = folder / "work"
         work.mkdir()
         path = fetched

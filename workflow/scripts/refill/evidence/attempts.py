@@ -54,6 +54,12 @@ class Attempt:
         return self.root / FOLDER / self.name
 
     @classmethod
+    def named(cls, root: Path, target: str, now: datetime) -> Attempt:
+        """Give an attempt with a name of its own that has not begun, and leaves no line."""
+        stamp = f"{now:%Y%m%dT%H%M%S}{now.microsecond // 1000:03d}Z-{secrets.token_hex(3)}"
+        return cls(root, target, f"{folder_of(root, target).name}/{stamp}")
+
+    @classmethod
     def begin(cls, root: Path, target: str, facts: Mapping[str, Any]) -> Attempt:
         """Make the attempt's folder and append its first line, flushed to the disk.
 
@@ -65,8 +71,7 @@ class Attempt:
         if not _TARGET.fullmatch(target) or ".." in target.split("/"):
             raise AttemptError(f"attempt target {target!r}: use letters, digits, _ . + - and /")
         now = datetime.now(UTC)
-        stamp = f"{now:%Y%m%dT%H%M%S}{now.microsecond // 1000:03d}Z-{secrets.token_hex(3)}"
-        attempt = cls(root, target, f"{target.replace('/', '-')}/{stamp}")
+        attempt = cls.named(root, target, now)
         line = {"event": "begin", "attempt": attempt.name, "target": target, "facts": dict(facts)}
         text = _line(line, now)
         with _locked(root / LINES) as file:
@@ -74,13 +79,19 @@ class Attempt:
             _append(file, text)
         return attempt
 
-    def end(self, outcome: str, reason: str, files: Sequence[Path] = ()) -> None:
+    def end(
+        self,
+        outcome: str,
+        reason: str,
+        files: Sequence[Path] = (),
+        hashes: Mapping[str, str] | None = None,
+    ) -> None:
         """Append the attempt's last line: how it ended, why, and the SHA-256 of its files.
 
-        `outcome` is one word ("completed", "drain_limit", "failed", "interrupted"), `reason` a
-        sentence; absolute paths of `root` and home are taken out of it. `files` must exist below
-        `root`. Raises AttemptError when it has ended already
-        or a file is missing or elsewhere.
+        `outcome` is one word ("completed", "drain_limit", "failed", "interrupted", "superseded"),
+        `reason` a sentence; absolute paths of `root` and home are taken out of it. `files` must
+        exist below `root`; `hashes` are of further ones, by their path below it. Raises
+        AttemptError when it has ended already or a file is missing or elsewhere.
         """
         if self.ended:
             raise AttemptError(f"attempt {self.name}: has ended already; begin another one")
@@ -89,14 +100,14 @@ class Attempt:
                 f"attempt {self.name}: outcome {outcome!r}: use one lower-case word other than "
                 "'died', which is for attempts without an end"
             )
-        hashes = {self._relative(path): sha256_file(path) for path in files}
+        found = {self._relative(path): sha256_file(path) for path in files}
         line = {
             "event": "end",
             "attempt": self.name,
             "target": self.target,
             "outcome": outcome,
             "reason": without_paths(reason, [self.root]),
-            "files": hashes,
+            "files": {**(hashes or {}), **found},
         }
         text = _line(line, datetime.now(UTC))
         with _locked(self.root / LINES) as file:
@@ -110,6 +121,11 @@ class Attempt:
         if not whole.is_relative_to(root):
             raise AttemptError(f"attempt {self.name}: file {path.name} is outside of the workflow")
         return whole.relative_to(root).as_posix()
+
+
+def folder_of(root: Path, target: str) -> Path:
+    """Give the folder that holds those of all attempts at a target."""
+    return root / FOLDER / target.replace("/", "-")
 
 
 def link_all(files: Sequence[Path], folder: Path) -> None:

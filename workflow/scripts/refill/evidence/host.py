@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from refill.batch_job import batch_job
+from refill.batch_job import batch_job, scratch_note
 
 _CONTAINER_MARKS = (".dockerenv", "run/.containerenv")
 _HYPERVISORS = {
@@ -35,7 +35,7 @@ def host_facts(results: Path, root: Path = Path("/")) -> dict[str, Any]:
 
     `root` is where /proc, /sys and /etc are looked up, for tests. Units are in the names. The
     last entry, `warnings`, says in sentences what makes figures unsteady (a busy machine, a
-    governor that saves power, a virtual machine).
+    governor that saves power, a virtual machine, data in a folder that nobody chose).
     """
     job = batch_job()
     facts: dict[str, Any] = {
@@ -62,7 +62,7 @@ def host_facts(results: Path, root: Path = Path("/")) -> dict[str, Any]:
         "load": _load(root),
         "python": platform.python_version(),
     }
-    facts["warnings"] = _warnings(facts)
+    facts["warnings"] = [*_warnings(facts), *filter(None, [scratch_note()])]
     return facts
 
 

@@ -7,12 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from refill.batch_job import batch_job
-from refill.evidence.attempts import Attempt, link_all
+from refill.batch_job import batch_job, unspoken
+from refill.evidence.attempts import Attempt
+from refill.evidence.scrub import without_paths
+from refill.evidence.turns import PLACES, Turn
 from refill.phases.lock import machine_lock
+from refill.phases.own_scratch import own_scratch
 from refill.processes import StoppedError, Watch, snakemake_invocation
 from refill.progress import Progress
-from refill.told import with_notes
+from refill.told import SupersededError, with_notes
 
 Work = Callable[[Attempt, float], dict[str, Any]]
 
@@ -32,7 +35,8 @@ def attempted(
         target: what is tried, such as `optimizers/A1/1`.
         plan: of the job; its `code` and `scale` are the attempt's facts, beside which call of
             Snakemake it was made in and the scheduler's job that this is, if any.
-        written: the files that `work` writes, the record among them.
+        written: the results, the record first. `work` writes them to their `staged` paths; they
+            are put in place when it has come to its end and the target is still this attempt's.
         progress: told when the machine is waited for.
         work: takes the attempt and the seconds waited, and gives the record.
 
@@ -41,38 +45,52 @@ def attempted(
 
     Raises:
         StoppedError: the run was stopped; the attempt says so and no record is written.
+        SupersededError: another attempt has the target now; this one keeps what it measured.
     """
     with Watch(), machine_lock(progress.say) as waited:
         facts = {"code": plan["code"], "scale": plan["scale"], "invocation": snakemake_invocation()}
         if (job := batch_job()) is not None:
             facts["job"] = job.plain()
-        attempt = Attempt.begin(root, target, facts)
+        attempt, turn = Attempt.begin(root, target, facts), None
         try:
-            record = work(attempt, waited)
-        except StoppedError as stopped:
-            attempt.end("interrupted", with_notes(stopped), _left(attempt.folder))
+            with own_scratch(root, target, progress.say):
+                turn = Turn.take(attempt, written, facts)
+                record = work(attempt, waited)
+            hashes = turn.publish(keep=record["valid"])
+        except SupersededError as over:
+            attempt.end("superseded", str(over), _left(attempt.folder))
             raise
         except BaseException as error:
-            why = f"{type(error).__name__}: {with_notes(error)}"
-            attempt.end("failed", why, _left(attempt.folder))
+            if turn is not None and turn.is_over():
+                # Whatever ended it: as a failure, Snakemake would delete the other's results.
+                lost = turn.lost()
+                attempt.end("superseded", f"{_told(error, root)}; {lost}", _left(attempt.folder))
+                raise lost from error
+            outcome = "interrupted" if isinstance(error, StoppedError) else "failed"
+            attempt.end(outcome, _told(error, root), _left(attempt.folder))
             raise
-        attempt.end(record["outcome"], "; ".join(record["invalid"][:5]) or "valid", written)
+        reason = "; ".join(record["invalid"][:5]) or "valid"
+        attempt.end(record["outcome"], reason, hashes=hashes)
         if record["valid"]:
-            _replace_parts(attempt.folder, written)
+            _remove_parts(attempt.folder)
         return record
 
 
-def _replace_parts(folder: Path, written: Sequence[Path]) -> None:
-    """Take away the parts of a ledger that is whole now, hash and all.
+def _told(error: BaseException, root: Path) -> str:
+    text = with_notes(error)
+    if not isinstance(error, StoppedError):
+        text = f"{type(error).__name__}: {text}"
+    return without_paths(text, unspoken(root))
 
-    Snakemake deletes a result before its rerun: a second name for each file keeps an interrupted
-    rerun from losing the old one.
-    """
+
+def _remove_parts(folder: Path) -> None:
+    """Take away the parts of a ledger that is whole now, hash and all."""
     for part in folder.iterdir():
         if part.is_dir():
             shutil.rmtree(part)
-    link_all(written, folder)
 
 
 def _left(folder: Path) -> list[Path]:
+    """Give what an attempt that put nothing in place leaves."""
+    shutil.rmtree(folder / PLACES, ignore_errors=True)
     return sorted(path for path in folder.rglob("*") if path.is_file())

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from refill.batch_job import scratch
+from refill.batch_job import scratch, unspoken
 from refill.config import resolve_optimizers
 from refill.corpora.store import Corpus
 from refill.engines import qdrant
@@ -25,6 +25,7 @@ from refill.evidence.hashes import sha256_file
 from refill.evidence.host import host_facts
 from refill.evidence.records import write_json
 from refill.evidence.scrub import without_paths
+from refill.evidence.turns import staged
 from refill.load.clients import ClientError
 from refill.load.floor import measure as measure_floor
 from refill.load.ledger import conservation
@@ -36,6 +37,7 @@ from refill.phases.optimizer_run import OPEN_CONNECTIONS, OptimizerRun, PhaseErr
 from refill.phases.pauses import stood_still
 from refill.phases.qdrant_engine import QdrantParts
 from refill.progress import Progress
+from refill.runtimes.engine import explained
 
 SCHEMA = "refill.optimizer-run/1"
 
@@ -116,18 +118,19 @@ def _measure(
         stack.enter_context(engine)
         api = Api(engine.address, qdrant.api_key(plan["qdrant"]["api_key_env"]))
         stack.callback(api.close)
-        identity = parts.identity(engine, api.identity())
         containers = inside.record() if inside else None
         run = OptimizerRun(settings, corpus, engine, api, attempt.folder, progress)
         if engine.runtime == "external":
             stack.callback(_drop, run, progress)
         try:
+            identity = parts.identity(engine, api.identity())
             run.run()
         except (PhaseError, EngineError, ClientError, TruthError) as error:
-            if not run.phases:
-                raise  # nothing was measured: an error, not a result
-            # An engine's own words may hold paths of this machine; a record holds none.
-            failure = without_paths(str(error), [files.root])
+            # While the engine is still there to tell. Its words may hold paths of this machine; a
+            # record holds none.
+            failure = without_paths(explained(error, [engine]), unspoken(files.root))
+            if not run.phases:  # nothing was measured: an error, not a result
+                raise type(error)(failure) from error
             progress.say(f"the run is invalid: {failure}")
         ended = run.now()
     rows, polls = run.ledger.frame(), run.polls.frame()
@@ -138,10 +141,8 @@ def _measure(
     kept = conservation(rows, run.windows) if failure is None else _not_kept(run)
     longest_stall_s, stalls = stood_still(run.windows, polls, settings.steady["poll_s"])
     outcome, invalid, warnings = judged(figures, _expected(settings), kept, stalls, failure)
-    for path in (files.record, files.ledger, files.polls):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    ledger_rows = run.ledger.finish(files.ledger)
-    poll_rows = run.polls.finish(files.polls)
+    ledger, polls_table = staged(attempt, files.ledger), staged(attempt, files.polls)
+    ledger_rows, poll_rows = run.ledger.finish(ledger), run.polls.finish(polls_table)
     total = time.monotonic() - clock
     measured = sum(phase["seconds"] for phase in figures)
     record = {
@@ -173,19 +174,19 @@ def _measure(
         "memory": run.memory,
         "ledger": {
             "path": _relative(files, files.ledger),
-            "sha256": sha256_file(files.ledger),
+            "sha256": sha256_file(ledger),
             "rows": ledger_rows,
             "counts": kept["counts"],
             "conservation": {key: kept[key] for key in ("ok", "violations", "checks")},
         },
         "polls": {
             "path": _relative(files, files.polls),
-            "sha256": sha256_file(files.polls),
+            "sha256": sha256_file(polls_table),
             "rows": poll_rows,
         },
         "wall": {"total_s": total, "measured_s": measured, "share": measured / total},
     }
-    write_json(files.record, record)
+    write_json(staged(attempt, files.record), record)
     return record
 
 

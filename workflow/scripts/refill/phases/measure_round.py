@@ -18,7 +18,7 @@ from typing import Any
 
 import pandas as pd
 
-from refill.batch_job import scratch
+from refill.batch_job import scratch, unspoken
 from refill.corpora.documents import Documents
 from refill.engines.description import EngineError
 from refill.engines.installations import SCHEMA as ENGINE_SCHEMA
@@ -28,6 +28,7 @@ from refill.evidence.hashes import sha256_file
 from refill.evidence.host import host_facts
 from refill.evidence.records import read_json, write_json
 from refill.evidence.scrub import without_paths
+from refill.evidence.turns import staged
 from refill.load.clients import ClientError
 from refill.load.floor import measure as measure_floor
 from refill.load.ledger import STATUSES
@@ -160,14 +161,14 @@ def _measure(
                     raise EngineError(system.explain(error)) from error
         except EngineError as error:
             # An engine's own words may hold paths of this machine; a record holds none.
-            failure = without_paths(str(error), [files.root])
+            failure = without_paths(str(error), unspoken(files.root))
             progress.say(f"the round is invalid: {failure}")
         containers = inside.record() if inside else None
     rows = run.ledger.frame()
     natives = system.report(natives_of(plan))
     for block in natives.values():
         if "why" in block:
-            block["why"] = without_paths(block["why"], [files.root])
+            block["why"] = without_paths(block["why"], unspoken(files.root))
     lost = {name: block["why"] for name, block in natives.items() if block["status"] == "failed"}
     figures = cell_figures(
         settings, run.trials, rows, run.judge.shown, plan["serving"], _request_cache(plan), lost
@@ -189,7 +190,7 @@ def _measure(
         "attempt": attempt.name,
         "code": plan["code"],
     }
-    written = _write(files, identity, run, rows, figures, profiles)
+    written = _write(files, attempt, identity, run, rows, figures, profiles)
     total = time.monotonic() - clock
     measured = sum(trial.end - trial.start for trial in run.trials)
     record = {
@@ -239,12 +240,13 @@ def _measure(
         "resources": written["resources"],
         "wall": {"total_s": total, "measured_s": measured, "share": measured / total},
     }
-    write_json(files.record, record)
+    write_json(staged(attempt, files.record), record)
     return record
 
 
 def _write(
     files: Files,
+    attempt: Attempt,
     identity: Mapping[str, Any],
     run: RoundRun,
     rows: pd.DataFrame,
@@ -256,13 +258,14 @@ def _write(
     for profile in profiles:
         path = files.profiles[profile["name"]]
         content = raw_profile(identity, profile, figures, rows)
-        write_json(path, {"schema": PROFILE_SCHEMA, **content})
-        written["profiles"][profile["name"]] = _file(files, path)
+        write_json(staged(attempt, path), {"schema": PROFILE_SCHEMA, **content})
+        written["profiles"][profile["name"]] = _file(files, attempt, path)
     phases = resource_phases(run.moments)
-    write_json(files.resources, {"schema": RESOURCES_SCHEMA, **identity, "phases": phases})
-    written["resources"] = _file(files, files.resources)
-    count = write_ledger(files.ledger, rows, run.trials, run.engine_of)
-    written["ledger"] = {**_file(files, files.ledger), "rows": count}
+    resources = {"schema": RESOURCES_SCHEMA, **identity, "phases": phases}
+    write_json(staged(attempt, files.resources), resources)
+    written["resources"] = _file(files, attempt, files.resources)
+    count = write_ledger(staged(attempt, files.ledger), rows, run.trials, run.engine_of)
+    written["ledger"] = {**_file(files, attempt, files.ledger), "rows": count}
     return written
 
 
@@ -355,9 +358,9 @@ def _parts(plan: Mapping[str, Any], files: Files) -> Parts:
     )
 
 
-def _file(files: Files, path: Path) -> dict[str, Any]:
+def _file(files: Files, attempt: Attempt, path: Path) -> dict[str, Any]:
     relative = path.resolve().relative_to(files.root.resolve()).as_posix()
-    return {"path": relative, "sha256": sha256_file(path)}
+    return {"path": relative, "sha256": sha256_file(staged(attempt, path))}
 
 
 def _stamp(moment: datetime) -> str:

@@ -22,7 +22,7 @@ from refill.phases.containers import Containers
 from refill.phases.image_records import image_block
 from refill.phases.native_differences import differences
 from refill.phases.url_index import UrlIndex
-from refill.runtimes.engine import Engine
+from refill.runtimes.engine import Engine, explained
 from refill.runtimes.external import ExternalEngine
 from refill.runtimes.process import ProcessEngine
 from refill.runtimes.users import other_user, take_copy
@@ -97,7 +97,10 @@ class NativeEngine:
         self._own: UrlIndex | None = None
         if self._external:
             self._own = self._index_at_url(open_, say)
-        self.identity = self._identity()
+        try:
+            self.identity = self._identity()
+        except EngineError as error:
+            raise EngineError(explained(error, [self.engine])) from error
 
     def _index_at_url(self, open_: ExitStack, say: Callable[[str], None]) -> UrlIndex:
         # It has a connection of its own: one that broke in the round must not keep the index there.

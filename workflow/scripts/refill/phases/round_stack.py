@@ -23,7 +23,7 @@ from refill.load.wire import Address
 from refill.phases.containers import Containers
 from refill.phases.round_parts import ContainerStarter, Parts, ProcessStarter, Starter
 from refill.processes import wait_for
-from refill.runtimes.engine import Engine
+from refill.runtimes.engine import Engine, explained
 
 IDLE_POLLS = 3
 IDLE_TIMEOUT_S = 60.0
@@ -60,6 +60,7 @@ class GatewayStack(OpensParts):
 
     Attributes:
         left: in words, what stays in a Qdrant that was not started here, and why.
+        engines: those that were started, by name.
     """
 
     name = "gateway"
@@ -74,37 +75,43 @@ class GatewayStack(OpensParts):
         self._inside = inside
         self.identities: dict[str, Any] = {}
         self.left: list[str] = []
+        self.engines: dict[str, Engine] = {}
 
     def _start(self) -> None:
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._open.callback(shutil.rmtree, self._scratch, ignore_errors=True)
         parts, starter = self._parts, self._starter()
         password, key = valkey.new_password(), qdrant.api_key(parts.qdrant["api_key_env"])
-        self._valkey = self._open.enter_context(starter.valkey(password))
-        self._qdrant = self._open.enter_context(starter.qdrant())
+        self._valkey = self._opened(starter.valkey(password))
+        self._qdrant = self._opened(starter.qdrant())
         if self._qdrant.runtime == "external":
             self._tell_of_earlier(key)
             # After the gateway's end, however it ends, so that nothing is made anew.
             self._open.callback(self._drop, key)
         inner = starter.reached
         backends = gateway.Backends(inner(self._valkey), password, inner(self._qdrant), key)
-        self._gateway = self._open.enter_context(starter.gateway(backends))
+        self._gateway = self._opened(starter.gateway(backends))
         self.address: Address = self._gateway.address
         self.api = gateway.Api(self.address)
         self._control = valkey.Control(self._valkey.address, password)
         self._qdrant_api = qdrant.Api(self._qdrant.address, key)
         for control in (self.api, self._control, self._qdrant_api):
             self._open.callback(control.close)
-        self.identities = starter.identities(self._engines, self._stated())
+        try:
+            self.identities = starter.identities(self.engines, self._stated())
+        except EngineError as error:
+            # While they are still there to tell.
+            raise EngineError(explained(error, list(self.engines.values()))) from error
 
     def _starter(self) -> Starter:
         if self._inside is None:
             return ProcessStarter(self._parts, self._scratch, self._logs)
         return ContainerStarter(self._parts, self._scratch, self._logs, self._inside)
 
-    @property
-    def _engines(self) -> dict[str, Engine]:
-        return {"gateway": self._gateway, "qdrant": self._qdrant, "valkey": self._valkey}
+    def _opened(self, engine: Engine) -> Engine:
+        opened = self._open.enter_context(engine)
+        self.engines[engine.description.name] = opened
+        return opened
 
     def _stated(self) -> dict[str, dict[str, Any]]:
         """Give what each part says of itself."""
@@ -224,7 +231,7 @@ class GatewayStack(OpensParts):
             EngineError: a part does not answer.
         """
         self.check()
-        used = {name: asdict(engine.resources()) for name, engine in self._engines.items()}
+        used = {name: asdict(engine.resources()) for name, engine in self.engines.items()}
         if self._inside is not None and (shared := self._inside.shared()) is not None:
             used[SHARED] = shared
         return Moment(

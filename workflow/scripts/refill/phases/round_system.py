@@ -21,10 +21,9 @@ from refill.evidence.scrub import make_packable
 from refill.load.wire import Address
 from refill.phases.round_native import NativeEngine, NativeParts
 from refill.phases.round_stack import GatewayStack, Moment
-from refill.processes import wait_for
+from refill.runtimes.engine import explained
 
 GATEWAY = "gateway"
-EXPLAIN_S = 1.0
 Opener = Callable[[], NativeParts]
 
 
@@ -144,7 +143,7 @@ class RoundSystem(OpensParts):
             try:
                 engine.prime(documents)
             except EngineError as error:
-                self.lose(engine.name, error)
+                self.lose(engine.name, EngineError(explained(error, [engine.engine])))
         return primed
 
     @property
@@ -167,22 +166,10 @@ class RoundSystem(OpensParts):
                 raise EngineLostError(str(error)) from error
 
     def explain(self, error: Exception, engine: str = GATEWAY) -> str:
-        """Give an error's words, behind those of the part that has ended, if one has.
-
-        A broken connection can be seen a moment before the end of the process that caused it.
-        """
-        ended = ""
-
-        def look() -> bool:
-            nonlocal ended
-            try:
-                self.check(engine)
-            except EngineError as found:
-                ended = str(found)
-            return bool(ended)
-
-        wait_for(look, EXPLAIN_S)
-        return f"{ended} (seen as: {error})" if ended and ended != str(error) else str(error)
+        """Give an error's words with what the parts tell that it can come of."""
+        if engine == GATEWAY:
+            return explained(error, list(self.stack.engines.values()))
+        return explained(error, [self.natives[engine].engine])
 
     def moment(self) -> Moment:
         """Give all counters now; a native engine that has none to give is lost.

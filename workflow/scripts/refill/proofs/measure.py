@@ -14,17 +14,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from refill.batch_job import scratch as scratch_of
+from refill.batch_job import unspoken
 from refill.engines.description import EngineError
 from refill.evidence.attempts import Attempt
 from refill.evidence.host import host_facts
 from refill.evidence.records import write_json
 from refill.evidence.scrub import without_paths
+from refill.evidence.turns import staged
 from refill.phases.attempted import attempted
 from refill.progress import Progress
 from refill.proofs.asked_for import asked_for
 from refill.proofs.disk import IMAGE_BYTES
 from refill.proofs.findings import IMAGES, OUTCOMES
-from refill.proofs.scratch import FOLDER, Scratch
+from refill.proofs.scratch import Scratch
 from refill.proofs.servers import DEFAULT, Program
 from refill.proofs.setup import Setup, opened
 from refill.proofs.subject import Subject
@@ -41,7 +44,8 @@ class Files:
     """What the proof reads and writes.
 
     Attributes:
-        root: the working folder; attempts and scratch go below its `results`.
+        root: the working folder; attempts go below its `results`, as scratch does outside of a
+            cluster's job.
         images: the image records of `old`, `new` and `qdrant`, in containers of `valkey` too.
         record: what is written.
     """
@@ -77,7 +81,7 @@ def prove(plan: Mapping[str, Any], files: Files, progress: Progress) -> dict[str
         # First: whatever becomes of the record then, a rerun too, the attempt keeps this one.
         kept = attempt.folder / f"{files.record.stem}.json"
         write_json(kept, record)
-        write_json(files.record, record)
+        write_json(staged(attempt, files.record) if inside else files.record, record)
         if inside and record["valid"]:
             # It gets a second name there.
             kept.unlink()
@@ -107,8 +111,9 @@ def _check_room(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if (free := shutil.disk_usage(folder).free) < needed:
         raise EngineError(
-            f"{FOLDER}: the proof needs {needed / 1e6:.0f} MB there, {free / 1e6:.0f} MB are free: "
-            "make room, or run it in a folder on another disk"
+            f"the folder for the servers' data: the proof needs {needed / 1e6:.0f} MB there, "
+            f"{free / 1e6:.0f} MB are free: make room, or let REFILL_SCRATCH name a folder on "
+            "another disk"
         )
 
 
@@ -116,8 +121,8 @@ def _prove(
     plan: Mapping[str, Any], files: Files, attempt: Attempt, progress: Progress, waited: float
 ) -> dict[str, Any]:
     started, clock = datetime.now(UTC), time.monotonic()
-    host = host_facts(files.root)
-    _check_room(files.root / FOLDER)
+    host = host_facts(scratch_of(files.root))
+    _check_room(scratch_of(files.root))
     kept = Kept(attempt.folder, files.root)
     with (
         Scratch(files.root, progress.say) as scratch,
@@ -197,7 +202,7 @@ class Kept:
 
     def entry(self, made: dict[str, Any]) -> None:
         """Append a check's entry; its `why` is without paths from here on."""
-        made["why"] = without_paths(made["why"], [self.root])
+        made["why"] = without_paths(made["why"], unspoken(self.root))
         # In a folder: the parts of a proof that is valid go, as they stand in its record.
         parts = self.folder / "parts"
         parts.mkdir(exist_ok=True)
@@ -214,7 +219,7 @@ class Kept:
 def _server(program: Program, root: Path) -> dict[str, Any]:
     # Why one is missing may hold the end of its log.
     found = program.as_json()
-    return {**found, "status": without_paths(found["status"], [root])}
+    return {**found, "status": without_paths(found["status"], unspoken(root))}
 
 
 def _counts(entries: list[dict[str, Any]], programs: list[Program]) -> dict[str, Any]:

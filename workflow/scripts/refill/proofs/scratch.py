@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from refill.batch_job import scratch as folder_of
 from refill.contexts import OpensParts
 from refill.proofs.disk import DiskError, left_below, remove_leftovers
 from refill.runtimes.owner import Owner
 
-FOLDER = Path("results/scratch")
 PREFIX = "proofs-aof"
 # A folder of another machine, or of this one before its last start, is nobody's after this time.
 FOREIGN_S = 24 * 3600.0
@@ -35,7 +35,7 @@ class Scratch(OpensParts):
 
     def __init__(self, root: Path, say: Callable[[str], None]) -> None:
         super().__init__()
-        self._folder = (root / FOLDER).resolve()
+        self._folder = folder_of(root).resolve()
         self._say = say
         label = Owner.this_process().label.replace("/", "_")
         self.path = self._folder / f"{PREFIX}_{label}"
@@ -43,7 +43,7 @@ class Scratch(OpensParts):
     def _start(self) -> None:
         # A folder can be gone, and the disk in it attached still.
         parts = {disk.relative_to(self._folder).parts[0] for disk in left_below(self._folder)}
-        names = {*parts, *(path.name for path in self._folder.glob(f"{PREFIX}*"))}
+        names = {*parts, *(path.name for path in self._folder.glob(f"{PREFIX}*") if path.is_dir())}
         for name in sorted(name for name in names if name.startswith(PREFIX)):
             if _is_dead(self._folder / name):
                 self._clean(self._folder / name)

@@ -104,7 +104,7 @@ class ContainerEngine:
         """
         began = time.monotonic()
         self.spawn()
-        wait_until_ready(self.description, self.address, self.check, self.tail)
+        wait_until_ready(self.description, self.address, self.check, self._told)
         self.start_s = time.monotonic() - began
         self._verify()
 
@@ -164,9 +164,10 @@ class ContainerEngine:
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
         if self._container.inspect()["State"].get("OOMKilled"):
             how += ", out of the memory of its budget"
-        raise EngineError(
-            f"{self.description.name} has ended ({how}).{self.trouble()}{self.tail()}"
-        )
+        raise EngineError(f"{self.description.name} has ended ({how}).{self._told()}")
+
+    def _told(self) -> str:
+        return self.trouble() + self.tail()
 
     def trouble(self) -> str:
         """Say what is wrong with the place that the engine runs in; empty when nothing is."""

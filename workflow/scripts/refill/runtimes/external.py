@@ -42,6 +42,10 @@ class ExternalEngine:
         """Nothing can be known of its disk."""
         return ""
 
+    def tail(self) -> str:
+        """Its log is out of sight."""
+        return ""
+
     def check(self) -> None:
         """A broken connection shows in the requests themselves."""
 

@@ -100,18 +100,24 @@ class ProcessEngine:
         """
         began = time.monotonic()
         self.spawn()
-        wait_until_ready(self.description, self.address, self.check, self.tail)
+        wait_until_ready(self.description, self.address, self.check, self._told)
         self.start_s = time.monotonic() - began
 
     def spawn(self) -> None:
         """Start the engine and do not wait until it is ready.
 
         Raises:
-            EngineError: its program cannot be started.
+            EngineError: its folder cannot be made, or its program cannot be started.
         """
         # What a process that ended by itself may have left, such as the server of a wrapper.
         self._kill_group()
-        self._place.storage.mkdir(parents=True, exist_ok=True)
+        try:
+            self._place.storage.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise EngineError(
+                f"{self.description.name} cannot be started: its folder for data cannot be made: "
+                f"{error.strerror}"
+            ) from error
         command = list(self.description.command(self._place))
         if self._user is not None:
             self._place.storage.parent.chmod(0o711)
@@ -183,9 +189,10 @@ class ProcessEngine:
         """Raise EngineError when the engine has ended."""
         if (code := self.ended()) is not None:
             how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            raise EngineError(
-                f"{self.description.name} has ended ({how}).{self.trouble()}{self.tail()}"
-            )
+            raise EngineError(f"{self.description.name} has ended ({how}).{self._told()}")
+
+    def _told(self) -> str:
+        return self.trouble() + self.tail()
 
     def trouble(self) -> str:
         """Say what is wrong with the place that the engine runs in; empty when nothing is."""

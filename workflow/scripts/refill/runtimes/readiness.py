@@ -20,7 +20,7 @@ def wait_until_ready(
     description: Description,
     address: Address,
     check: Callable[[], None],
-    tail: Callable[[], str],
+    told: Callable[[], str],
 ) -> None:
     """Ask an engine until it is ready.
 
@@ -28,10 +28,10 @@ def wait_until_ready(
         description: knows how to ask, and for how long.
         address: where it listens.
         check: raises when it has ended.
-        tail: gives the last lines of its log.
+        told: gives what is wrong with its place, and the last lines of its log.
 
     Raises:
-        EngineError: it ended, or was not ready in time; with the last lines of its log.
+        EngineError: it ended, or was not ready in time; with what `told` gives.
     """
     deadline = time.monotonic() + description.start_timeout_s
     while time.monotonic() < deadline:
@@ -43,7 +43,7 @@ def wait_until_ready(
             pass  # not listening yet
         time.sleep(EVERY_S)
     raise EngineError(
-        f"{description.name} was not ready within {description.start_timeout_s:g} s.{tail()}"
+        f"{description.name} was not ready within {description.start_timeout_s:g} s.{told()}"
     )
 
 

@@ -98,7 +98,13 @@ def place_for(user: User | None, scratch: Path, plain: bool = False) -> Path:
             f"neither the path of the working folder nor {shared} is one that the engine can work "
             "in: set TMPDIR to a folder whose path has letters, digits, spaces and ./@+~=-_ alone"
         )
-    return shared / f"refill-{sha256(str(scratch).encode()).hexdigest()[:16]}"
+    return elsewhere(scratch)
+
+
+def elsewhere(scratch: Path) -> Path:
+    """Give the folder that takes the place of `scratch` where its user cannot come there."""
+    shared = Path(tempfile.gettempdir()).resolve()
+    return shared / f"refill-{sha256(str(scratch.resolve()).encode()).hexdigest()[:16]}"
 
 
 def hand_over(folder: Path, user: User) -> None:
