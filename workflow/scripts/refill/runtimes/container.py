@@ -248,13 +248,13 @@ class Container:
         self._status = _signal_or_code(code)
         return self._status
 
-    def signal(self, name: str) -> None:
-        """Send a signal to its main process; none when it has ended."""
+    def kill(self) -> None:
+        """Kill its processes (SIGKILL); nothing when it has ended."""
         if self._id is None or self.ended() is not None:
             return
-        with told(f"docker: {name} to {self._program.name}"):
+        with told(f"docker: killing {self._program.name}"):
             try:
-                self._api.kill(self._id, name)
+                self._api.kill(self._id, "KILL")
             except APIError as error:
                 # It has ended by itself in between.
                 if error.status_code != NOT_RUNNING:
