@@ -15,6 +15,7 @@ from refill.runtimes.container import END_TIMEOUT_S, LOOPBACK, Container, Progra
 from refill.runtimes.counters import container_resources
 from refill.runtimes.network import Opener, published_cost
 from refill.runtimes.process import Resources, free_port
+from refill.runtimes.run_group import group_path
 from refill.runtimes.started_engine import StartedEngine
 
 # Where an image has no place of its own for data.
@@ -123,8 +124,12 @@ class ContainerEngine(StartedEngine):
         return self._container.ended()
 
     def _why_ended(self) -> str:
-        killed = self._container.inspect()["State"].get("OOMKilled")
-        return ", out of the memory of its budget" if killed else ""
+        if self._container.inspect()["State"].get("OOMKilled"):
+            return ", out of the memory of its budget"
+        groups, group = self._around.groups, self._around.group
+        if group is not None and groups.out_of_memory(groups.folders(group_path(group))):
+            return ", out of the memory of the shared budget"
+        return ""
 
     def _disk(self) -> Path:
         return self._data or Path(str(self._around.daemon.get("DockerRootDir", "")))
@@ -177,7 +182,7 @@ class ContainerEngine(StartedEngine):
 
         Returns:
             How the run divides the machine (`budget`: exact, relaxed or none, and `why`);
-            `read_back`: CPUs and memory of the group that has the limits, and the container's
+            `read_back`: CPUs, memory and swap of the group that has the limits, and the container's
             `cpuset`, None where the kernel's files are out of sight; `daemon`: the container's own
             as the daemon tells them; `shared`: whether it shares its limits with other containers.
         """
