@@ -272,8 +272,12 @@ def natives_of(plan: Mapping[str, Any]) -> list[str]:
 
 
 def _budgets(plan: Mapping[str, Any], files: Files) -> int:
-    """Say how many budgets there are at once: of the gateway's parts together, and of natives."""
-    return 1 + sum(is_at_hand(files.engines[name]) for name in natives_of(plan))
+    """Say how many budgets there are at once: of the gateway's parts together, and of natives.
+
+    A native engine at a URL runs wherever it runs, and takes none.
+    """
+    own = [name for name in natives_of(plan) if plan["native"][name]["url"] is None]
+    return 1 + sum(is_at_hand(files.engines[name]) for name in own)
 
 
 def _native_parts(

@@ -28,6 +28,9 @@ from refill.runtimes.watcher import Watcher
 
 __all__ = ["Budget", "ContainerEngine", "ContainerRun"]
 
+# How long a run waits for an earlier one's things that cannot be removed.
+SWEEP_S = 5.0
+
 
 class ContainerRun(OpensParts):
     """The containers of one run. Used as a context: leaving it removes all that it made.
@@ -81,10 +84,7 @@ class ContainerRun(OpensParts):
             self.daemon = self._client.info()
         # What does not fit is refused before anything is made.
         self.allotment = allot(self._budget, this_machine(self.daemon), self._budgets)
-        removed, _ = sweep(self._client, self._groups)
-        for line in removed:
-            if self._say:
-                self._say(f"removed what a killed run had left: {line}")
+        self._sweep()
         group = group_of(self.id, self._owner.pid, str(self.daemon.get("CgroupDriver")))
         log = self._logs / "containers.log" if self._logs else None
         # First, so that nothing is made that nobody would remove.
@@ -96,6 +96,16 @@ class ContainerRun(OpensParts):
             pin_threads(self.allotment.driver)
         with told("docker: making a network"):
             self._client.api.create_network(self._network, driver="bridge", labels=self.labels)
+
+    def _sweep(self) -> None:
+        """Remove what killed runs left; what cannot be removed is told and is in nobody's way."""
+        removed, kept = sweep(self._client, self._groups, SWEEP_S)
+        if self._say is None:
+            return
+        for line in removed:
+            self._say(f"removed what a killed run had left: {line}")
+        for line in kept:
+            self._say(f"left alone: {line}")
 
     def _remove(self, watcher: Watcher) -> None:
         remove_run(self._client, self.id)

@@ -219,8 +219,8 @@ class _Build:
                 self._keep(log, str(event.get("stream") or event.get("error") or ""))
                 if "error" in event:
                     raise ImageError(
-                        f"{self._name}: its Dockerfile failed; the last lines of the build "
-                        f"({self._log.name}):\n" + "\n".join(f"    {line}" for line in self._last)
+                        f"{self._name}: its Dockerfile failed; the last lines of the build:\n"
+                        + "\n".join(f"    {line}" for line in self._last)
                     )
                 if isinstance(event.get("aux"), dict) and "ID" in event["aux"]:
                     built = event["aux"]["ID"]
