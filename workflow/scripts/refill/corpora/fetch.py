@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from refill.corpora.errors import CorpusError, UnreachableError
 from refill.evidence.hashes import sha256_file
 from refill.pip_download import TIMEOUT_S, PipError, pip_download
+from refill.temporary import folder_beside
 
 # What pip prints when the registry does not answer (pip 22 to 26).
 _UNREACHABLE = re.compile(
@@ -82,12 +82,9 @@ def check_hash(spec: Mapping[str, Any], name: str, path: Path) -> str:
 
 
 def _download(spec: Mapping[str, Any], name: str, dest: Path) -> None:
-    dest.parent.mkdir(parents=True, exist_ok=True)
     wanted = f"{spec['package']}=={spec['version']}"
     kind = "--no-binary" if spec.get("archive", "wheel") == "sdist" else "--only-binary"
-    # Beside the final place, so that the archive is moved there whole, by a rename.
-    with tempfile.TemporaryDirectory(prefix=f".{dest.name}.", dir=dest.parent) as folder:
-        archives = Path(folder) / "archives"
+    with folder_beside(dest) as archives:
         try:
             pip_download([(wanted, [spec["sha256"]])], archives, kind, ":all:")
         except PipError as error:

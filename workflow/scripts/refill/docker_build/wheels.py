@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import re
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from refill.evidence.hashes import sha256_bytes, sha256_file
 from refill.image_sources import ImageError
 from refill.pip_download import TIMEOUT_S, PipError, pip_download
+from refill.temporary import folder_beside
 
 LOCK = "requirements.lock"
 # Debian 12 has glibc 2.36; wheels are made for it or for an older one. PEP 600 (manylinux).
@@ -148,18 +148,17 @@ def _kept(folder: Path, entry: _Locked) -> Path | None:
 def _download(
     image: str, missing: Sequence[_Locked], python: str, architecture: str, kept: Path
 ) -> None:
-    kept.mkdir(parents=True, exist_ok=True)
     processor = _processor(architecture)
     options = ["--only-binary", ":all:", "--implementation", "cp", "--python-version", python]
     for platform in _platforms(processor):
         options += ["--platform", platform]
     wanted = [(f"{entry.package}=={entry.version}", entry.hashes) for entry in missing]
-    with tempfile.TemporaryDirectory(prefix=".wheels.", dir=kept) as folder:
+    with folder_beside(kept / "wheels") as folder:
         try:
-            pip_download(wanted, Path(folder), *options)
+            pip_download(wanted, folder, *options)
         except PipError as error:
             raise _unfetched(image, missing, f"Python {python} on {processor}", error) from None
-        for wheel in sorted(Path(folder).glob("*.whl")):
+        for wheel in sorted(folder.glob("*.whl")):
             # Whole or not at all, whatever else is fetching at the same time.
             wheel.replace(kept / wheel.name)
 

@@ -204,7 +204,7 @@ class ContainerRun(OpensParts):
                 remove_group(group, self._groups)
             self._relax(
                 "the gateway, Qdrant and Valkey cannot share one budget, as no control group can "
-                f"be made for it ({error}): run as root"
+                f"be made for it ({_without_name(error, group)}): run as root"
             )
             return None
         return group
@@ -235,3 +235,9 @@ class ContainerRun(OpensParts):
         found = self.allotment
         driver = None if found.driver is None else cpu_list(found.driver)
         return {"budget": found.kind, "why": list(found.why), "cpus": found.note, "driver": driver}
+
+
+def _without_name(error: OSError | EngineError, group: str) -> str:
+    """Give an error's words without the group's name, which is another one in every record."""
+    words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return words.replace(group.lstrip("/"), "the group")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import re
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from refill.image_sources import IMAGES, ImageError, Source
 from refill.images import Entries, checked_source, described
 from refill.runtimes.docker_daemon import DockerError, connect, daemon_record, told
 from refill.runtimes.docker_pulls import present, record_pulled, resolve
+from refill.temporary import folder_beside
 
 __all__ = ["BuildFiles", "DockerError", "build", "connect", "present", "record_pulled", "resolve"]
 
@@ -105,7 +105,7 @@ def build(
     built = _Build(client, name, files.log, say).run(
         tar, arguments, labels, nocache, offline=bool(wheels)
     )
-    identity = _in_one_form(client, name, built, base, epoch, files.record.parent)
+    identity = _in_one_form(client, name, built, base, epoch, files.record)
     tag = entry.get("tag", f"{name}:{identity.removeprefix('sha256:')[:12]}")
     _tag(client, name, identity, tag)
     record = {
@@ -240,15 +240,14 @@ class _Build:
 
 
 def _in_one_form(
-    client: Any, name: str, built: str, base: Mapping[str, Any] | None, epoch: int, folder: Path
+    client: Any, name: str, built: str, base: Mapping[str, Any] | None, epoch: int, record: Path
 ) -> str:
     """Bring a built image into its one form; return its ID. What was built is removed."""
-    folder.mkdir(parents=True, exist_ok=True)
     with (
         told(f"{name}: the built image cannot be saved and loaded"),
-        tempfile.TemporaryDirectory(prefix=f".{name}.", dir=folder) as temporary,
+        folder_beside(record) as folder,
     ):
-        saved, written = Path(temporary) / "saved.tar", Path(temporary) / "normal.tar"
+        saved, written = folder / "saved.tar", folder / "normal.tar"
         with saved.open("wb") as file:
             for block in client.api.get_image(built):
                 file.write(block)
