@@ -9,18 +9,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from container_programs import description
 from docker.errors import NotFound
+from refill.engines.description import EngineError
 from refill.processes import module_environment, wait_for
-from refill.runtimes import clean
+from refill.runtimes import clean, leftovers
 from refill.runtimes import docker as docker_runtime
 from refill.runtimes.cgroups import ControlGroups
 from refill.runtimes.docker import ContainerRun
+from refill.runtimes.docker_daemon import connect
 from refill.runtimes.leftovers import OWNER, PROJECT, RUN, Owner, find, labels, sweep, sweep_groups
+from relay import Relay
 
 pytestmark = pytest.mark.docker
 
@@ -138,6 +142,34 @@ def test_a_daemon_that_comes_back_is_waited_for(
             alias.symlink_to(docker_host.removeprefix("unix://"))
             assert wait_for(lambda: find(docker_client, run) == [], GONE_S, 0.1), log.read_text()
     assert "Traceback" not in log.read_text()
+
+
+def test_engines_do_not_outlive_a_daemon_that_is_killed(
+    docker_client: Any, docker_host: str, image: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Its containers live on then, and would be beside the next measurement."""
+    monkeypatch.setattr(leftovers, "REMOVE_S", 0.5)
+    with (
+        tempfile.TemporaryDirectory(prefix="refill-relay-", dir="/tmp") as folder,
+        Relay(Path(folder), docker_host) as relay,
+        closing(connect(relay.host)) as client,
+    ):
+        run, pid = ContainerRun(client, None, host=docker_host), 0
+
+        def measure() -> None:
+            nonlocal pid
+            with run, run.engine(description(), image, tmp_path / "log", False) as engine:
+                pid = engine.pid
+                relay.cut()
+
+        with pytest.raises(EngineError) as caught:
+            measure()
+        assert pid > 0
+        assert wait_for(lambda: not Path(f"/proc/{pid}/exe").exists(), GONE_S)
+        assert "the daemon is gone" in str(caught.value)
+        assert "`make clean-docker`" in str(caught.value)
+        # The watcher, who reaches the daemon by another way, has removed what was left.
+        assert find(docker_client, run.id) == []
 
 
 def test_what_cannot_be_removed_is_in_no_other_runs_way(

@@ -133,7 +133,7 @@ def test_what_is_not_limited_reads_as_such(tmp_path: Path) -> None:
     assert one.limits(one.folders("/")) == Limits(None, None, "0-3")
     write_all(tmp_path / "2/tree/a", {"cpu.max": "max 100000\n", "memory.max": "max\n"})
     assert two.limits(two.folders("/a")) == Limits()
-    assert ControlGroups({}).limits({}) == Limits()
+    assert ControlGroups({}, tmp_path).limits({}) == Limits()
 
 
 def test_swap_beside_the_memory_is_read_and_is_none_where_the_machine_has_none(
@@ -155,17 +155,6 @@ def test_swap_beside_the_memory_is_read_and_is_none_where_the_machine_has_none(
     for tree in (one, two):
         write_all(tree.proc, {"meminfo": "MemTotal: 24 kB\nSwapTotal: 0 kB\n"})
         assert tree.limits(tree.folders("/a")).swap_bytes == 0
-
-
-def test_a_group_tells_that_a_process_of_it_was_ended_for_want_of_memory(tmp_path: Path) -> None:
-    one, two = v1_tree(tmp_path / "1"), v2_tree(tmp_path / "2")
-    for killed in (0, 2):
-        told = f"oom_kill_disable 0\nunder_oom 0\noom_kill {killed}\n"
-        write_all(tmp_path / "1/memory/a", {"memory.oom_control": told})
-        write_all(tmp_path / "2/tree/a", {"memory.events": f"oom 9\noom_kill {killed}\n"})
-        assert one.out_of_memory(one.folders("/a")) is (killed > 0)
-        assert two.out_of_memory(two.folders("/a")) is (killed > 0)
-    assert not one.out_of_memory({})
 
 
 def test_counters_have_the_units_of_their_version(tmp_path: Path) -> None:

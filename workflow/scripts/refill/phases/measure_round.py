@@ -35,6 +35,7 @@ from refill.operations.catalog import Operations
 from refill.operations.requests import RequestSet
 from refill.phases.attempted import attempted
 from refill.phases.containers import Containers, departures, opened
+from refill.phases.failure import first_failure
 from refill.phases.pauses import client_pauses
 from refill.phases.round_ledger import write_ledger
 from refill.phases.round_native import RECORDED, NativeParts
@@ -150,7 +151,7 @@ def _measure(
                     raise EngineError(system.explain(error)) from error
         except EngineError as error:
             # An engine's own words may hold paths of this machine; a record holds none.
-            failure = without_paths(str(error), [files.root])
+            failure = without_paths(first_failure(error), [files.root])
             progress.say(f"the round is invalid: {failure}")
         containers = inside.record() if inside else None
     rows = run.ledger.frame()

@@ -148,11 +148,6 @@ class ControlGroups:
         told = dict(line.split(":") for line in (_text(self.proc, "meminfo") or "").splitlines())
         return told.get("SwapTotal", "").split()[:1] == ["0"]
 
-    def out_of_memory(self, folders: Mapping[str, Path]) -> bool:
-        """Say whether the kernel has ended a process of a group for want of memory."""
-        name = "memory.events" if self.version == 2 else "memory.oom_control"
-        return dict(_pairs(_text(folders.get("memory"), name))).get("oom_kill", 0) > 0
-
     def counters(self, folders: Mapping[str, Path]) -> Counters:
         """Read the counters of a group, groups below it included."""
         told = dict(_pairs(_text(folders.get("cpu"), "cpu.stat")))

@@ -296,17 +296,28 @@ class Container:
         self.folders = {}
 
     def remove(self) -> None:
-        """Remove it and its volume, running or not."""
-        with told(f"docker: {self._program.name}: removing its container"):
-            if self._id is not None:
-                with suppress(NotFound):
-                    self._api.remove_container(self._id, v=True, force=True)
-                self._id = None
-            if self._volume is not None:
-                with suppress(NotFound):
-                    self._api.remove_volume(self._volume, force=True)
-                self._volume = None
-        self._let_go()
+        """Remove it and its volume, running or not.
+
+        Raises:
+            DockerError: the daemon cannot; its main process, where it is in sight, is ended at
+                least, as a container lives on when its daemon is killed.
+        """
+        try:
+            with told(f"docker: {self._program.name}: removing its container"):
+                if self._id is not None:
+                    with suppress(NotFound):
+                        self._api.remove_container(self._id, v=True, force=True)
+                    self._id = None
+                if self._volume is not None:
+                    with suppress(NotFound):
+                        self._api.remove_volume(self._volume, force=True)
+                    self._volume = None
+        finally:
+            if self._id is not None and self._pidfd is not None:
+                # It has ended, or is another user's.
+                with suppress(ProcessLookupError, PermissionError):
+                    signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            self._let_go()
 
 
 def _signal_or_code(code: int) -> int:

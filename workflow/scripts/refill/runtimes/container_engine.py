@@ -15,7 +15,6 @@ from refill.runtimes.container import END_TIMEOUT_S, LOOPBACK, Container, Progra
 from refill.runtimes.counters import container_resources
 from refill.runtimes.network import Opener, published_cost
 from refill.runtimes.process import Resources, free_port
-from refill.runtimes.run_group import group_path
 from refill.runtimes.started_engine import StartedEngine
 
 # Where an image has no place of its own for data.
@@ -124,12 +123,8 @@ class ContainerEngine(StartedEngine):
         return self._container.ended()
 
     def _why_ended(self) -> str:
-        if self._container.inspect()["State"].get("OOMKilled"):
-            return ", out of the memory of its budget"
-        groups, group = self._around.groups, self._around.group
-        if group is not None and groups.out_of_memory(groups.folders(group_path(group))):
-            return ", out of the memory of the shared budget"
-        return ""
+        killed = self._container.inspect()["State"].get("OOMKilled")
+        return ", out of the memory of its budget" if killed else ""
 
     def _disk(self) -> Path:
         return self._data or Path(str(self._around.daemon.get("DockerRootDir", "")))

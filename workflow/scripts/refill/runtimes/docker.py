@@ -21,7 +21,7 @@ from refill.runtimes.budget import Allotment, Budget, allot, pin_threads, this_m
 from refill.runtimes.cgroups import ControlGroups, Counters, Limits, cpu_list
 from refill.runtimes.container import Surroundings
 from refill.runtimes.container_engine import ContainerEngine
-from refill.runtimes.docker_daemon import told
+from refill.runtimes.docker_daemon import DockerError, told
 from refill.runtimes.leftovers import Owner, labels, remove_run, sweep
 from refill.runtimes.run_group import group_of, group_path, make_group, remove_group
 from refill.runtimes.watcher import Watcher
@@ -108,7 +108,13 @@ class ContainerRun(OpensParts):
             self._say(f"left alone: {line}")
 
     def _remove(self, watcher: Watcher) -> None:
-        remove_run(self._client, self.id)
+        try:
+            remove_run(self._client, self.id)
+        except EngineError as error:
+            raise DockerError(
+                f"{error}: what the run has made may be there still; when the daemon answers, "
+                "`make clean-docker` removes it"
+            ) from error
         if self._group is not None:
             remove_group(self._group, self._groups)
         # Not reached when something could not be removed: then the watcher tries, too.

@@ -95,7 +95,9 @@ def told(what: str) -> Iterator[None]:
     except APIError as error:
         raise DockerError(f"{what}: {error.explanation or error}") from error
     except (DockerException, requests.RequestException) as error:
-        raise DockerError(f"{what}: {_root(error)}") from error
+        why = _root(error)
+        gone = isinstance(why, FileNotFoundError | ConnectionError)
+        raise DockerError(f"{what}: {'the daemon is gone' if gone else why}") from error
 
 
 def _refusal(host: str | None, error: BaseException) -> str:
