@@ -78,9 +78,9 @@ def test_memory_beyond_the_budget_ends_the_engine_shared_or_not(
 ) -> None:
     # Podman does not tell why a container of version 1's groups was killed.
     tells = daemon_record(docker_client)["name"] == "Docker"
-    alone = ", out of the memory of its budget" if tells else ""
+    why = ", out of the memory of its budget" if tells else ""
     with ContainerRun(docker_client, SMALL, budgets=2) as run:
-        for shared, why in ((False, alone), (True, alone)):
+        for shared in (False, True):
             greedy = run.engine(description(GREEDY), image, tmp_path / "log", shared)
             ended = rf"engine has ended \(signal SIGKILL{why}"
             with pytest.raises(EngineError, match=ended), greedy:

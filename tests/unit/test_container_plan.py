@@ -29,6 +29,7 @@ def configured(**docker: Any) -> dict[str, Any]:
     ("changes", "says"),
     [
         ({"docker": {"valkey": {"image": "valkey", "pull": "v:1"}}}, "docker.valkey: needs"),
+        ({"docker": {"valkey": {"pull": None}}}, "docker.valkey: .* has none: give one of them"),
         ({"docker": {"qdrant": {"image": "gateway-old"}}}, "docker.qdrant.image: gateway-old has"),
         ({"docker": {"valkey": {"image": "valky"}}}, "docker.valkey.image: no image 'valky'"),
         ({"qdrant": {"url": "http://h:1", "image": None}}, "qdrant.url: is not used with"),
@@ -51,6 +52,11 @@ def test_an_image_for_containers_alone_is_refused_elsewhere(tmp_path: Any) -> No
     images.write_text(f"{kept}  qdrant-edge:\n" + edge.replace("python-archive", "docker", 1))
     with pytest.raises(ConfigError, match=r"qdrant\.image: qdrant-edge has `runtime: docker`"):
         load(BASE, project=tmp_path)
+
+
+def test_a_project_in_a_folder_that_python_cannot_list_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"a:b: .*PYTHONPATH: move the project"):
+        Plans(load(BASE), [BASE], tmp_path / "a:b")
 
 
 def test_published_images_are_pulled_and_built_ones_are_named_as_in_the_list() -> None:

@@ -11,11 +11,13 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from docker.errors import ImageNotFound
+from docker.errors import DockerException, ImageNotFound
+from requests import RequestException
 
 from refill.docker_build.context import context
 from refill.docker_build.dockerfile import SCRATCH, Bases, bases, declared
@@ -243,6 +245,19 @@ def _in_one_form(
     client: Any, name: str, built: str, base: Mapping[str, Any] | None, epoch: int, record: Path
 ) -> str:
     """Bring a built image into its one form; return its ID. What was built is removed."""
+    try:
+        identity = _saved_and_loaded(client, name, built, base, epoch, record)
+    except BaseException:
+        # It has no tag: nobody would find it, and a full disk may be why this failed.
+        with suppress(DockerException, RequestException):
+            client.api.remove_image(built)
+        raise
+    return identity
+
+
+def _saved_and_loaded(
+    client: Any, name: str, built: str, base: Mapping[str, Any] | None, epoch: int, record: Path
+) -> str:
     with (
         told(f"{name}: the built image cannot be saved and loaded"),
         folder_beside(record) as folder,
