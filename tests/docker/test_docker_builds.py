@@ -149,7 +149,8 @@ def test_a_source_that_drifted_is_not_built(project: BuildProject) -> None:
 def test_a_failing_dockerfile_ends_with_the_last_lines_of_its_log(
     project: BuildProject, docker_client: Any
 ) -> None:
-    failing = f"{DOCKERFILE}RUN seq 1 40 && echo what is wrong >&2 && exit 3\n"
+    # All of one output: two of them arrive in any order.
+    failing = f"{DOCKERFILE}RUN (seq 1 40 && echo what is wrong) >&2; exit 3\n"
     project.configure(tool={"tree": project.tree(failing)})
     with pytest.raises(ImageError) as caught:
         project.build("tool")
