@@ -6,7 +6,8 @@ RESULTS ?= results
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
-SNAKEMAKE := $(BIN)/snakemake --cores 1
+# Why a job runs is asked with `snakemake -n`; here it would be hundreds of file names a job.
+SNAKEMAKE := $(BIN)/snakemake --quiet reason --cores 1
 # BLAS and Python's output behave the same in every command below.
 export PYTHONUNBUFFERED := 1
 export PYTHONPATH := $(CURDIR)/workflow/scripts

@@ -347,3 +347,19 @@ def test_records_that_are_not_asked_for_are_named_and_not_shown(measured, claims
     words = Page(html_of(measured, claims, manifest=manifest)).words
     assert "does not ask for; nothing of them is shown here: results/optimizers/A1/2.json." in words
     assert "does not ask for" not in Page(html_of(measured, claims)).words
+
+
+def test_what_most_claims_were_measured_on_is_said_once(claims):
+    runs = [make_run(id_, scale=0.2) for id_ in ("A1", "A2", "C2", "D1")]
+    usual = html_of(runs, claims)
+    assert "Measured on smoke: " in Page(usual).words
+    # Nothing else stands in the cells of the claims.
+    cells = re.findall(r'<td class="measured" data-head="measured">(.*?)</td>', usual, re.S)
+    assert cells
+    assert not any("smoke: " in cell for cell in cells)
+    other = [copy.deepcopy(run) for run in runs]
+    other[-1].record["engine"]["title"] = "qdrant 9.9.9"
+    odd = html_of(other, claims)
+    cells = re.findall(r'<td class="measured" data-head="measured">(.*?)</td>', odd, re.S)
+    assert any("9.9.9" in cell for cell in cells)
+    assert not all("9.9.9" in cell for cell in cells)

@@ -1,4 +1,5 @@
-# From records to tables, the manifest, and the report that people read.
+# From records to tables, the manifest, and the report that people read. Each rule says in a message
+# what it makes, as Snakemake would print its hundreds of inputs instead.
 
 
 rule tables:
@@ -49,6 +50,8 @@ rule tables:
         "../../environment.yml"
     params:
         plan=PLANS.tables(),
+    message:
+        "Tables of all records: results/tables/"
     script:
         "../scripts/write_tables.py"
 
@@ -76,6 +79,8 @@ rule manifest:
             rules.report,
             rules.false_verdicts if PLANS.one_image else None,
         ),
+    message:
+        "Manifest: every file with its hash, results/manifest.json"
     script:
         "../scripts/write_manifest.py"
 
@@ -101,6 +106,8 @@ rule report:
         "../../environment.yml"
     params:
         plan=PLANS.report(),
+    message:
+        "Report: results/report.html"
     script:
         "../scripts/write_report.py"
 
@@ -118,5 +125,7 @@ rule crate:
         "../../environment.yml"
     params:
         plan=PLANS.crate(),
+    message:
+        "RO-Crate: results/ro-crate/"
     script:
         "../scripts/write_crate.py"

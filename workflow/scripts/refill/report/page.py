@@ -21,7 +21,7 @@ from refill.report.machine import described, mixed_runs, noted
 from refill.report.plots import ACTIVITY, timeline, to_svg, trade_off
 from refill.report.rounds import NO_ROUNDS, Expected
 from refill.stats.ratios import LEVEL
-from refill.stats.verdict import CONTRADICTED, REPRODUCED, Value
+from refill.stats.verdict import CONTRADICTED, NOT_MEASURED, REPRODUCED, Value
 
 Record = Mapping[str, Any]
 Key = tuple[str, int]
@@ -112,6 +112,10 @@ def render(
             name: _by_verdict(table[table["experiment"] == name].to_dict("records"))
             for name in claims["experiments"]
         },
+        measured_on={
+            name: _measured_on(table[table["experiment"] == name].to_dict("records"))
+            for name in claims["experiments"]
+        },
         decided=(REPRODUCED, CONTRADICTED),
         level=f"{LEVEL:.0%}",
         proof_server=PROOF_SERVER,
@@ -137,6 +141,14 @@ def render(
 def _by_verdict(rows: Sequence[Mapping[Any, Any]]) -> list[tuple[str, list[Mapping[Any, Any]]]]:
     """Return (verdict, its claims) for each verdict, decided ones first, in the claims' order."""
     return [(name, [row for row in rows if row["verdict"] == name]) for name in VERDICTS]
+
+
+def _measured_on(rows: Sequence[Mapping[Any, Any]]) -> str:
+    """Return the scale and engine of most measured claims, which the page says once above them."""
+    names = Counter(
+        f"{row['scale']}; {row['engine']}" for row in rows if row["measured"] != NOT_MEASURED
+    )
+    return next((name for name, _ in names.most_common(1)), "")
 
 
 def _problem(record: Record) -> str:
