@@ -8,20 +8,19 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
 import psutil
 import pytest
 from docker.errors import ImageNotFound
-from refill.processes import wait_for
 from refill.runtimes.docker_daemon import DEFAULT_HOST, DockerError, connect
+from service_process import PATH, ServiceProcess
 
 BASE = "refill-test-base:bookworm"
 SUITE = "bookworm"
 PYTHON = "3.11"
-PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 # Of no use to a test, and copied with every image that is saved.
 LEFT_OUT = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info")
 EMPTIED = ("var/cache/apt", "var/lib/apt/lists", "var/log")
@@ -48,11 +47,16 @@ def cannot(why: str) -> NoReturn:
 def running_host() -> str | None:
     """Give the address of the daemon that answers already; None: there is none."""
     host = os.environ.get("DOCKER_HOST") or DEFAULT_HOST
+    return host if daemon_answers(host) else None
+
+
+def daemon_answers(host: str) -> bool:
+    """Ask a daemon once whether it is there."""
     try:
         connect(host).close()
     except DockerError:
-        return None
-    return host
+        return False
+    return True
 
 
 class Daemon:
@@ -62,11 +66,18 @@ class Daemon:
         # Short: the path of a socket has at most 107 characters.
         self.folder = Path(tempfile.mkdtemp(prefix="refill-docker-"))
         self.host = f"unix://{self.folder}/docker.sock"
-        self._process: subprocess.Popen[bytes] | None = None
+        command = [
+            "dockerd", "--host", self.host,
+            "--data-root", str(self.folder / "data"),
+            "--exec-root", str(self.folder / "exec"),
+            "--pidfile", str(self.folder / "dockerd.pid"),
+        ]  # fmt: skip
+        log = self.folder / "dockerd.log"
+        self._service = ServiceProcess(command, log, lambda: daemon_answers(self.host))
 
     def __enter__(self) -> Self:
         try:
-            self._start()
+            self._service.start()
         except BaseException:
             self._end()
             raise
@@ -75,43 +86,8 @@ class Daemon:
     def __exit__(self, *_: object) -> None:
         self._end()
 
-    def _start(self) -> None:
-        log = self.folder / "dockerd.log"
-        with log.open("wb") as output:
-            self._process = subprocess.Popen(
-                [
-                    "dockerd", "--host", self.host,
-                    "--data-root", str(self.folder / "data"),
-                    "--exec-root", str(self.folder / "exec"),
-                    "--pidfile", str(self.folder / "dockerd.pid"),
-                ],
-                env=os.environ | {"PATH": PATH},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )  # fmt: skip
-
-        def answers() -> bool:
-            assert self._process is not None
-            if self._process.poll() is not None:
-                return True
-            with suppress(DockerError):
-                connect(self.host).close()
-                return True
-            return False
-
-        up = wait_for(answers, 90, 0.2) and self._process.poll() is None
-        assert up, f"dockerd does not answer\n{log.read_text(errors='replace')[-3000:]}"
-
     def _end(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(60)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        self._service.end()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

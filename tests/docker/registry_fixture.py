@@ -5,15 +5,13 @@ from __future__ import annotations
 import io
 import shutil
 import socket
-import subprocess
 import tarfile
 from pathlib import Path
 from typing import Any, Self
 
 import requests
 import yaml
-from daemon_fixture import PATH
-from refill.processes import wait_for
+from service_process import PATH, ServiceProcess
 
 PROGRAM = "docker-registry"
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
@@ -26,7 +24,6 @@ class Registry:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self.host = f"127.0.0.1:{listener.getsockname()[1]}"
         self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         settings = {
@@ -38,18 +35,10 @@ class Registry:
         config.write_text(yaml.safe_dump(settings))
         program = shutil.which(PROGRAM, path=PATH)
         assert program is not None
-        with (self._folder / "registry.log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [program, "serve", str(config)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-        try:
-            assert wait_for(self._answers, 30, 0.1), self.log()
-        except BaseException:
-            self.stop()
-            raise
+        command = [program, "serve", str(config)]
+        log = self._folder / "registry.log"
+        self._service = ServiceProcess(command, log, self._answers)
+        self._service.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -57,13 +46,9 @@ class Registry:
 
     def stop(self) -> None:
         """End it; what it holds cannot be pulled any more."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-            self._process.wait(20)
+        self._service.end()
 
     def _answers(self) -> bool:
-        assert self._process is not None
-        assert self._process.poll() is None, self.log()
         try:
             return requests.get(f"http://{self.host}/v2/", timeout=5).ok
         except requests.RequestException:
@@ -71,7 +56,7 @@ class Registry:
 
     def log(self) -> str:
         """Give what it has printed: among it, a line for each request."""
-        return (self._folder / "registry.log").read_text(errors="replace")
+        return self._service.log()
 
     def digest(self, name: str, tag: str) -> str:
         """Give the digest of a tag as the registry itself says it."""

@@ -11,6 +11,7 @@ import pytest
 from container_programs import BUSY, GREEDY, description
 from refill.engines.description import EngineError
 from refill.processes import wait_for
+from refill.runtimes import cgroups
 from refill.runtimes.budget import Budget
 from refill.runtimes.cgroups import ControlGroups, read_cpu_list
 from refill.runtimes.docker import ContainerRun
@@ -43,6 +44,7 @@ def test_three_engines_share_one_budget_and_another_has_its_own(
                 assert applied["budget"] == "exact", applied
                 assert applied["read_back"]["cpus"] == 0.5
                 assert applied["read_back"]["memory_bytes"] == 192 * MIB
+                assert applied["read_back"]["swap_bytes"] == 0
                 if len(run.allotment.driver or ()) > 0:
                     # The kernel keeps engines off the driver's CPUs.
                     cpus = read_cpu_list(applied["read_back"]["cpuset"])
@@ -76,9 +78,9 @@ def test_memory_beyond_the_budget_ends_the_engine_shared_or_not(
 ) -> None:
     # Podman does not tell why a container of version 1's groups was killed.
     tells = daemon_record(docker_client)["name"] == "Docker"
-    alone = ", out of the memory of its budget" if tells else ""
+    why = ", out of the memory of its budget" if tells else ""
     with ContainerRun(docker_client, SMALL, budgets=2) as run:
-        for shared, why in ((False, alone), (True, "")):
+        for shared in (False, True):
             greedy = run.engine(description(GREEDY), image, tmp_path / "log", shared)
             ended = rf"engine has ended \(signal SIGKILL{why}"
             with pytest.raises(EngineError, match=ended), greedy:
@@ -108,8 +110,9 @@ def test_a_machine_that_is_too_small_is_refused_before_anything_is_made(
 def test_without_the_right_to_make_groups_a_shared_budget_is_refused_or_relaxed(
     docker_client: Any, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EACCES, "Permission denied")
+    def refuse(_: object, group: str, __: object) -> None:
+        # As the kernel does, who names the folder.
+        raise OSError(errno.EACCES, "Permission denied", f"/sys/fs/cgroup/cpu{group}")
 
     monkeypatch.setattr(ControlGroups, "make", refuse)
     why = r"cannot share one budget.*Permission denied.*as root"
@@ -124,10 +127,39 @@ def test_without_the_right_to_make_groups_a_shared_budget_is_refused_or_relaxed(
     ):
         applied = engine.applied()
         assert applied["budget"] == "relaxed"
-        assert "Permission denied" in applied["why"][0]
+        # Word for word the same in every record, or no two rounds could be compared.
+        assert applied["why"] == [
+            "the gateway, Qdrant and Valkey cannot share one budget, as no control group can be "
+            "made for it (Permission denied)"
+        ]
         assert not applied["shared"]
         # The whole budget for each is what can be had then.
         assert applied["read_back"]["memory_bytes"] == 192 * MIB
+
+
+@needs_root
+def test_swap_beside_the_budget_is_refused(
+    docker_client: Any, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if this machine had some: what the kernel then allows is in its own files.
+    monkeypatch.setattr(ControlGroups, "_has_no_swap", lambda _: False)
+    with ContainerRun(docker_client, SMALL) as run:
+        engine = run.engine(description(), image, tmp_path / "log", True)
+        with engine:
+            assert engine.applied()["read_back"]["swap_bytes"] == 0
+    write = cgroups._write
+
+    def without_swap(folder: Path, name: str, value: str) -> None:
+        if "swap" not in name and "memsw" not in name:
+            write(folder, name, value)
+
+    monkeypatch.setattr(cgroups, "_write", without_swap)
+    with (
+        ContainerRun(docker_client, SMALL) as run,
+        pytest.raises(EngineError, match="engine: it may use any amount of swap beside its memory"),
+        run.engine(description(), image, tmp_path / "log", True),
+    ):
+        pass
 
 
 @needs_root

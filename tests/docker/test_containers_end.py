@@ -6,19 +6,26 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from container_programs import description
+from docker.errors import NotFound
+from refill.engines.description import EngineError
 from refill.processes import module_environment, wait_for
-from refill.runtimes import clean
+from refill.runtimes import clean, leftovers
+from refill.runtimes import docker as docker_runtime
 from refill.runtimes.cgroups import ControlGroups
 from refill.runtimes.docker import ContainerRun
+from refill.runtimes.docker_daemon import connect
 from refill.runtimes.leftovers import OWNER, PROJECT, RUN, find, labels, sweep, sweep_groups
 from refill.runtimes.owner import Owner
+from relay import Relay
 
 pytestmark = pytest.mark.docker
 
@@ -32,10 +39,10 @@ from refill.runtimes.budget import Budget
 from refill.runtimes.docker import ContainerRun
 from refill.runtimes.docker_daemon import connect
 
-host, image, log = sys.argv[1:]
-client = connect(host)
-with Watch([]), ContainerRun(client, Budget(1, 128 << 20, "relaxed"), host=host) as run:
-    with run.engine(description(), image, Path(log), True) as engine:
+host, image, logs = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+client, budget = connect(host), Budget(1, 128 << 20, "relaxed")
+with Watch([]), ContainerRun(client, budget, host=host, logs=logs) as run:
+    with run.engine(description(), image, logs / "engine.log", True) as engine:
         print(run.id, flush=True)
         time.sleep(600)
 """
@@ -53,7 +60,7 @@ def driver(host: str, image: str, tmp_path: Path) -> Iterator[tuple[subprocess.P
     environment = module_environment({"PYTHONDONTWRITEBYTECODE": "1"})
     environment["PYTHONPATH"] += os.pathsep + str(Path(__file__).parent)
     process = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, host, image, str(tmp_path / "log")],
+        [sys.executable, "-c", DRIVER, host, image, str(tmp_path)],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -117,6 +124,86 @@ def test_what_is_left_when_the_watcher_was_killed_too_is_removed_later(
         assert f"removed: run {run}: 1 container, 1 network, 1 volume" in capsys.readouterr().out
         assert find(docker_client, run) == []
         assert not ControlGroups.here().named(f"refill_{run}.*")
+
+
+def test_a_daemon_that_comes_back_is_waited_for(
+    docker_client: Any, docker_host: str, image: str, tmp_path: Path
+) -> None:
+    """Driver and watcher reach it by a name of its socket that is taken away for a while."""
+    with tempfile.TemporaryDirectory(prefix="refill-alias-", dir="/tmp") as folder:
+        alias = Path(folder) / "docker.sock"
+        alias.symlink_to(docker_host.removeprefix("unix://"))
+        log = tmp_path / "containers.log"
+        with driver(f"unix://{alias}", image, tmp_path) as (process, run):
+            alias.unlink()
+            process.kill()
+            process.wait(GONE_S)
+            assert wait_for(lambda: "is not running" in log.read_text(), GONE_S, 0.05)
+            alias.symlink_to(docker_host.removeprefix("unix://"))
+            assert wait_for(lambda: find(docker_client, run) == [], GONE_S, 0.1), log.read_text()
+    # By the watcher itself, and not by a run of somebody else's.
+    assert "make clean-docker" not in log.read_text()
+    assert "Traceback" not in log.read_text()
+
+
+def test_engines_do_not_outlive_a_daemon_that_is_killed(
+    docker_client: Any, docker_host: str, image: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Its containers live on then, and would be beside the next measurement."""
+    monkeypatch.setattr(leftovers, "REMOVE_S", 0.5)
+    with (
+        tempfile.TemporaryDirectory(prefix="refill-relay-", dir="/tmp") as folder,
+        Relay(Path(folder), docker_host) as relay,
+        closing(connect(relay.host)) as client,
+    ):
+        run, ended = ContainerRun(client, None, host=docker_host), False
+
+        def measure() -> None:
+            nonlocal ended
+            with run:
+                try:
+                    with run.engine(description(), image, tmp_path / "log", False) as engine:
+                        pid = engine.pid
+                        relay.cut()
+                finally:
+                    # Before the watcher, who reaches the daemon by another way, does anything.
+                    ended = wait_for(lambda: not Path(f"/proc/{pid}/exe").exists(), GONE_S)
+
+        with pytest.raises(EngineError) as caught:
+            measure()
+        assert ended
+        assert "the daemon is gone" in str(caught.value)
+        assert "`make clean-docker`" in str(caught.value)
+        assert find(docker_client, run.id) == []
+
+
+def test_what_cannot_be_removed_is_in_no_other_runs_way(
+    docker_client: Any, image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network of a dead run, which somebody has put a container of their own into."""
+    monkeypatch.setattr(docker_runtime, "SWEEP_S", 0.5)
+    mine = Owner.this_process()
+    dead = labels("9" * 12, Owner(mine.pid, mine.began - 1, mine.boot, mine.namespace))
+    network = docker_client.networks.create(f"refill-test-{os.getpid()}-used", labels=dead)
+    told: list[str] = []
+    try:
+        theirs = docker_client.containers.run(
+            image, ["sleep", "600"], detach=True, network=network.name
+        )
+        try:
+            with ContainerRun(docker_client, None, say=told.append) as run:
+                assert find(docker_client, run.id)
+            (line,) = [line for line in told if "9" * 12 in line]
+            assert "cannot be removed within 0.5 s" in line
+            theirs.reload()
+            assert theirs.status == "running"
+        finally:
+            theirs.remove(force=True)
+        removed, _ = sweep(docker_client, ControlGroups.here())
+        assert f"run {'9' * 12}: 1 network" in removed
+    finally:
+        with suppress(NotFound):
+            network.remove()
 
 
 def test_the_next_run_removes_what_killed_ones_left_and_nothing_else(docker_client: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -15,12 +16,12 @@ from typing import Any
 import psutil
 import pytest
 from container_programs import description, fetch
-from daemon_fixture import PATH, cannot
-from refill.processes import wait_for
+from daemon_fixture import cannot, daemon_answers
 from refill.runtimes.budget import Budget
 from refill.runtimes.docker import ContainerRun
-from refill.runtimes.docker_daemon import DockerError, connect, daemon_record
+from refill.runtimes.docker_daemon import connect, daemon_record
 from refill.runtimes.leftovers import find
+from service_process import PATH, ServiceProcess
 
 MIB = 1 << 20
 PROGRAMS = ("podman", "runc")
@@ -49,37 +50,24 @@ class Podman:
         self.environment = os.environ | {
             "PATH": PATH, "CONTAINERS_CONF": str(self.folder / "containers.conf"),
         }  # fmt: skip
-        self._process: subprocess.Popen[bytes] | None = None
+        command = [*self.command, "system", "service", "--time", "0", self.host]
+        self._service = ServiceProcess(
+            command, self.folder / "log", lambda: daemon_answers(self.host), self.environment
+        )
 
     def __enter__(self) -> Podman:
-        with (self.folder / "log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [*self.command, "system", "service", "--time", "0", self.host],
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        if not wait_for(self._answers, 60, 0.1) or self._process.poll() is not None:
-            said = (self.folder / "log").read_text(errors="replace")
-            self.__exit__()
-            raise AssertionError(f"Podman does not answer\n{said}")
+        try:
+            self._service.start()
+        except BaseException:
+            self._end()
+            raise
         return self
 
-    def _answers(self) -> bool:
-        assert self._process is not None
-        if self._process.poll() is not None:
-            return True
-        with suppress(DockerError):
-            connect(self.host).close()
-            return True
-        return False
-
     def __exit__(self, *_: object) -> None:
-        assert self._process is not None
-        self._process.terminate()
-        self._process.wait(60)
+        self._end()
+
+    def _end(self) -> None:
+        self._service.end()
         # A monitor of a program that ran in a container stays for five minutes, to tell its end.
         for process in psutil.process_iter(["name", "cmdline"]):
             words = process.info["cmdline"] or []
@@ -144,7 +132,7 @@ def test_engines_in_podmans_containers_share_a_budget_and_survive_a_kill(
             assert first.ended() == -9
             first.start()
             assert fetch(first.address, "starts") == "started\nstarted\n"
-            second.stop()
-            assert second.ended() == 0
+            os.kill(second.pid, signal.SIGTERM)
+            assert second.wait_end(30) == 0
     assert find(podman, run.id) == []
     assert (tmp_path / "1.log").read_text() == "serving\nserving\n"

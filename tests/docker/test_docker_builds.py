@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 from build_fixture import DOCKERFILE, BuildProject, contents
+from docker.errors import ImageNotFound
 from refill.config import PROJECT, load_images
 from refill.evidence.hashes import sha256_bytes
 from refill.evidence.records import read_json
 from refill.image_sources import ImageError
+from refill.runtimes import docker_images
 from refill.runtimes.docker_images import TREE_EPOCH, DockerError
 
 pytestmark = pytest.mark.docker
@@ -50,6 +52,26 @@ def test_two_uncached_builds_of_one_source_give_one_image(
     ours = [image["Id"] for image in with_label if image["Id"] not in before]
     assert second["id"] in ours
     assert not {identity for identity in ours if identity.startswith(f"sha256:{built}")}
+
+
+def test_a_build_that_fails_behind_its_dockerfile_leaves_no_image(
+    project: BuildProject, docker_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the disk is full: what has no tag would be found by nobody."""
+
+    def fail(*_: object) -> None:
+        raise ImageError("no space left")
+
+    monkeypatch.setattr(docker_images, "normalise", fail)
+    project.configure(tool={"tree": project.tree()})
+    with pytest.raises(ImageError, match="no space left"):
+        project.build("tool")
+    built = raw_id(project.log("tool"))
+    with pytest.raises(ImageNotFound):
+        docker_client.api.inspect_image(built)
+    assert [path.name for path in project.files("tool").record.parent.iterdir()] == [
+        "tool.build.log"
+    ]
 
 
 def test_another_source_gives_another_image(project: BuildProject) -> None:
@@ -127,7 +149,8 @@ def test_a_source_that_drifted_is_not_built(project: BuildProject) -> None:
 def test_a_failing_dockerfile_ends_with_the_last_lines_of_its_log(
     project: BuildProject, docker_client: Any
 ) -> None:
-    failing = f"{DOCKERFILE}RUN seq 1 40 && echo what is wrong >&2 && exit 3\n"
+    # All of one output: two of them arrive in any order.
+    failing = f"{DOCKERFILE}RUN (seq 1 40 && echo what is wrong) >&2; exit 3\n"
     project.configure(tool={"tree": project.tree(failing)})
     with pytest.raises(ImageError) as caught:
         project.build("tool")

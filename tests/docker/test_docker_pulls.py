@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_fixture import PATH, cannot
+from daemon_fixture import cannot
 from docker.errors import ImageNotFound
 from refill.evidence.records import read_json
 from refill.runtimes.docker_images import DockerError, present, record_pulled, resolve
 from registry_fixture import PROGRAM, Registry
+from service_process import PATH
 
 pytestmark = pytest.mark.docker
 

@@ -95,13 +95,16 @@ def test_without_a_budget_nothing_is_limited() -> None:
 def test_a_limit_that_is_not_as_wanted_is_told() -> None:
     wanted = Limits(2.0, 4 * GIB + 1, "0-1")
     # The kernel rounds down to whole pages.
-    assert departures(wanted, Limits(2.0, 4 * GIB, "0,1")) == []
-    assert departures(wanted, Limits(None, 8 * GIB, "0-3")) == [
+    assert departures(wanted, Limits(2.0, 4 * GIB, "0,1", 0)) == []
+    assert departures(wanted, Limits(None, 8 * GIB, "0-3", 0)) == [
         "it has None CPUs, 2 were asked for",
         f"it has {8 * GIB} bytes, {4 * GIB + 1} were asked for",
         "it runs on the CPUs 0-3, 0-1 were asked for",
     ]
     assert departures(wanted, None) == ["the kernel's files with its limits are out of sight"]
+    for swap, amount in ((None, "any amount"), (GIB, f"{GIB} bytes")):
+        (line,) = departures(wanted, Limits(2.0, 4 * GIB, "0-1", swap))
+        assert line.startswith(f"it may use {amount} of swap beside its memory")
     # What was not asked for may be anything.
     assert departures(Limits(), None) == []
     assert departures(Limits(cpus=2.0), Limits(2.0, 4 * GIB, "3")) == []

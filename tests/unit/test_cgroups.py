@@ -133,7 +133,28 @@ def test_what_is_not_limited_reads_as_such(tmp_path: Path) -> None:
     assert one.limits(one.folders("/")) == Limits(None, None, "0-3")
     write_all(tmp_path / "2/tree/a", {"cpu.max": "max 100000\n", "memory.max": "max\n"})
     assert two.limits(two.folders("/a")) == Limits()
-    assert ControlGroups({}).limits({}) == Limits()
+    assert ControlGroups({}, tmp_path).limits({}) == Limits()
+
+
+def test_swap_beside_the_memory_is_read_and_is_none_where_the_machine_has_none(
+    tmp_path: Path,
+) -> None:
+    one, two = v1_tree(tmp_path / "1"), v2_tree(tmp_path / "2")
+    for tree in (one, two):
+        write_all(tree.proc, {"meminfo": "MemTotal: 24 kB\nSwapTotal:       1024 kB\n"})
+    memory = {"memory.limit_in_bytes": f"{GIB}\n", "memory.memsw.limit_in_bytes": f"{3 * GIB}\n"}
+    write_all(tmp_path / "1/memory/a", memory)
+    write_all(tmp_path / "2/tree/a", {"memory.max": f"{GIB}\n", "memory.swap.max": "4096\n"})
+    assert one.limits(one.folders("/a")).swap_bytes == 2 * GIB
+    assert two.limits(two.folders("/a")).swap_bytes == 4096
+    # A kernel that does not account for swap limits none of it.
+    (tmp_path / "1/memory/a/memory.memsw.limit_in_bytes").unlink()
+    (tmp_path / "2/tree/a/memory.swap.max").write_text("max\n")
+    assert one.limits(one.folders("/a")).swap_bytes is None
+    assert two.limits(two.folders("/a")).swap_bytes is None
+    for tree in (one, two):
+        write_all(tree.proc, {"meminfo": "MemTotal: 24 kB\nSwapTotal: 0 kB\n"})
+        assert tree.limits(tree.folders("/a")).swap_bytes == 0
 
 
 def test_counters_have_the_units_of_their_version(tmp_path: Path) -> None:

@@ -248,6 +248,18 @@ def test_runs_of_different_scales_are_not_compared(records, claims):
     assert found["open_loop"].endswith("undecidable")
 
 
+def test_a_container_and_a_process_are_not_compared_nor_seen_as_one(records, claims):
+    a2, d1 = named(records, "A2"), named(records, "D1")
+    a2["engine"] = {**a2["engine"], "runtime": "docker"}
+    found = row(records, claims, "A2-steady")
+    assert found["verdict"] == "undecidable"
+    assert found["why"].startswith("not comparable: the runs differ in engine: measure")
+    again = copy.deepcopy(d1) | {"repeat": 2}
+    again["engine"] = {**d1["engine"], "runtime": "docker"}
+    found = row([*records, again], claims, "D1-vacuum")
+    assert (found["measured"], found["verdict"]) == ("seen, seen (embedded engine)", "undecidable")
+
+
 def test_the_published_effect_is_held_against_its_own_spread(records, claims):
     assert "within the published spread" in row(records, claims, "B3-drain")["published_spread"]
     assert "above the published spread" in row(records, claims, "A2-steady")["published_spread"]

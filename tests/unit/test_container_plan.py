@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from refill.config import PROJECT, ConfigError, load
 from refill.container_plan import ContainerPlan
 from refill.engines import elasticsearch, native, opensearch, qdrant, valkey
 from refill.engines.description import Place
+from refill.evidence.records import write_json
 from refill.phases.containers import departures
+from refill.phases.measure_round import Files, _budgets
 from refill.report.containers_view import sentences
 from refill.workflow import Plans
 
@@ -26,6 +29,7 @@ def configured(**docker: Any) -> dict[str, Any]:
     ("changes", "says"),
     [
         ({"docker": {"valkey": {"image": "valkey", "pull": "v:1"}}}, "docker.valkey: needs"),
+        ({"docker": {"valkey": {"pull": None}}}, "docker.valkey: .* has none: give one of them"),
         ({"docker": {"qdrant": {"image": "gateway-old"}}}, "docker.qdrant.image: gateway-old has"),
         ({"docker": {"valkey": {"image": "valky"}}}, "docker.valkey.image: no image 'valky'"),
         ({"qdrant": {"url": "http://h:1", "image": None}}, "qdrant.url: is not used with"),
@@ -48,6 +52,11 @@ def test_an_image_for_containers_alone_is_refused_elsewhere(tmp_path: Any) -> No
     images.write_text(f"{kept}  qdrant-edge:\n" + edge.replace("python-archive", "docker", 1))
     with pytest.raises(ConfigError, match=r"qdrant\.image: qdrant-edge has `runtime: docker`"):
         load(BASE, project=tmp_path)
+
+
+def test_a_project_in_a_folder_that_python_cannot_list_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"a:b: .*PYTHONPATH: move the project"):
+        Plans(load(BASE), [BASE], tmp_path / "a:b")
 
 
 def test_published_images_are_pulled_and_built_ones_are_named_as_in_the_list() -> None:
@@ -80,6 +89,18 @@ def test_plans_of_rounds_have_the_budget_and_those_of_optimizers_none() -> None:
     assert "budget" not in plans.optimizer("A1", 1)["docker"]
     assert plans.proof()["images"]["valkey"] == "valkey"
     assert "runtime" not in Plans(load(BASE), [BASE], PROJECT).round("on-main", "new", 1)
+
+
+def test_an_engine_at_a_url_takes_no_budget_of_this_machine(tmp_path: Path) -> None:
+    records = {name: tmp_path / f"{name}.json" for name in ("opensearch", "elasticsearch")}
+    for name, path in records.items():
+        write_json(path, {"schema": "refill.engine/1", "name": name, "status": "at hand"})
+    files = Files(*[Path()] * 3, None, *[Path()] * 3, {}, records)
+    url = {"opensearch": {"url": "http://h:9200"}}
+    for native_settings, count in (({}, 3), (url, 2)):
+        config = load(BASE, [DOCKER, {"rounds": {"native": native_settings}}])
+        plan = Plans(config, [BASE, DOCKER], PROJECT).round("on-main", "new", 1)
+        assert _budgets(plan, files) == count
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from null_server import NullServer, ok
 from refill.docker_build.dockerfile import Bases, bases, declared
 from refill.image_sources import ImageError
 from refill.runtimes.docker_daemon import DockerError, connect
@@ -100,6 +101,25 @@ def test_docker_host_counts_where_no_host_is_given(
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/elsewhere")
     with pytest.raises(DockerError, match=r"/elsewhere is not running"):
         connect()
+
+
+def test_a_daemon_of_another_machine_is_refused_as_its_ports_cannot_be_reached() -> None:
+    """What answers here says that it is a daemon, under a name that is no loopback address."""
+    version = b'{"ApiVersion": "1.41", "MinAPIVersion": "1.12", "Version": "20.10"}'
+    with NullServer(lambda _, __: ok(version)) as server, pytest.MonkeyPatch.context() as patch:
+        connect(f"tcp://127.0.0.1:{server.address.port}").close()
+        resolve = socket.getaddrinfo
+
+        def known(host: object, *given: object, **more: object) -> object:
+            return resolve("127.0.0.1" if host == "builder.example" else host, *given, **more)  # type: ignore[arg-type]
+
+        patch.setattr(socket, "getaddrinfo", known)
+        with pytest.raises(DockerError) as caught:
+            connect(f"tcp://builder.example:{server.address.port}")
+    text = str(caught.value)
+    assert "\n" not in text
+    assert "builder.example runs on another machine" in text
+    assert "`runtime: process`" in text
 
 
 def test_a_host_that_is_no_address() -> None:

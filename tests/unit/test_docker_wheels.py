@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from refill import pip_download
 from refill.docker_build import wheels as wheels_module
 from refill.docker_build.context import context
 from refill.docker_build.wheels import Wheel, fetch, unpack
@@ -132,7 +133,7 @@ def test_a_dependency_that_is_not_locked_is_named(tmp_path: Path) -> None:
 def test_a_pip_that_hangs_is_told(
     tmp_path: Path, offline: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wheels_module, "TIMEOUT_S", 0.01)
+    monkeypatch.setattr(pip_download, "TIMEOUT_S", 0.01)
     with pytest.raises(ImageError, match="did not fetch some-tool"):
         fetch("i", ["some-tool"], lock(tmp_path, "3" * 64), "3.11", "x86_64", tmp_path / "w")
 

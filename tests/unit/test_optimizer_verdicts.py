@@ -108,6 +108,27 @@ def test_missing_and_mixed_runs_say_so(records):
     assert row(kept, "A2-A1")["verdict"] == "undecidable"
 
 
+@pytest.mark.parametrize(
+    "engine", [{"runtime": "docker"}, {"applied": {"budget": "relaxed"}}, {"image": {"id": "b"}}]
+)
+def test_runs_under_another_runtime_budget_or_image_are_not_compared(records, engine):
+    for record in records:
+        if record["id"] == "A2":
+            record["engine"] = {**record["engine"], **engine}
+    found = row(records, "A2-A1")
+    assert found["verdict"] == "undecidable"
+    assert "the runs differ in engine: measure them anew" in found["why"]
+
+
+def test_twins_in_containers_tell_nothing_of_the_noise_of_processes(records):
+    twins = [r for r in records if r["id"] in ("A1", "C2")]
+    for record, value in zip(twins, (1.0, 9.0, 3.0, 0.2), strict=True):
+        record["engine"] = {**record["engine"], "runtime": "docker"}
+        record["phases"][2]["open"]["p50_ms"] = value
+    alone = [r for r in records if r not in twins]
+    assert row(records, "B3-B2")["noise"] == row(alone, "B3-B2")["noise"]
+
+
 def test_without_records_every_row_is_not_measured():
     assert set(optimizer_verdicts([], IDENTICAL)["verdict"]) == {"not measured"}
 

@@ -182,12 +182,32 @@ def spoil_image(records: list[dict[str, Any]]) -> None:
     records[3]["engines"]["gateway"]["image"]["id"] = "sha256:third"
 
 
+def spoil_runtime(records: list[dict[str, Any]]) -> None:
+    records[1]["engines"]["gateway"]["runtime"] = "docker"
+
+
+def spoil_budget(records: list[dict[str, Any]]) -> None:
+    for record in records:
+        record["engines"]["gateway"] |= {"runtime": "docker", "applied": {"budget": "exact"}}
+    records[1]["engines"]["gateway"]["applied"] = {"budget": "relaxed"}
+
+
+def spoil_base(records: list[dict[str, Any]]) -> None:
+    """The tag of the base was moved after `old` was built and before `new` was."""
+    for record in records[:4]:
+        base = {"reference": "python:3.11", "id": f"sha256:{record['image']}", "pinned": None}
+        record["engines"]["gateway"]["image"]["base"] = base
+
+
 def spoil_count(records: list[dict[str, Any]]) -> None:
     records[2]["cells"][-1]["trials"].pop()
 
 
 def spoil_presence(records: list[dict[str, Any]]) -> None:
     del records[3]
+
+
+DIFFER = "invalid: the rounds differ in"
 
 
 @pytest.mark.parametrize(
@@ -199,6 +219,13 @@ def spoil_presence(records: list[dict[str, Any]]) -> None:
         (spoil_machine, "invalid: the rounds differ in machine (cpu.model): measure them anew"),
         (spoil_node, "invalid: the rounds differ in node: measure them anew"),
         (spoil_image, "invalid: the rounds of old are of different images: measure them anew"),
+        (spoil_runtime, f"{DIFFER} runtime and limits of the gateway: measure them anew"),
+        (spoil_budget, f"{DIFFER} runtime and limits of the gateway: measure them anew"),
+        (
+            spoil_base,
+            "invalid: the gateways are built on different images that python:3.11 meant in turn: "
+            "delete results/images/gateway-*.json and measure them anew",
+        ),
         (spoil_count, "invalid: the rounds have [2, 3] trials: measure them anew"),
         (spoil_presence, "not measured: no record of old-2"),
     ],

@@ -68,6 +68,7 @@ class Plans:
 
     Raises:
         ConfigError, ImageError: something is wrong in the configuration or with a pinned tree.
+        ValueError: the project lies where its jobs would not find it.
     """
 
     def __init__(
@@ -77,6 +78,12 @@ class Plans:
         project: Path,
         given: Mapping[str, Any] | None = None,
     ) -> None:
+        if os.pathsep in str(project):
+            # Its jobs are processes of Python that find the package by that list.
+            raise ValueError(
+                f"{project}: the name of a folder there holds {os.pathsep!r}, which separates "
+                "folders in PYTHONPATH: move the project (the working folder may have such a name)"
+            )
         base = (project / "config" / "config.yaml").resolve()
         ordered = sorted(map(Path, files), key=lambda file: file.resolve() != base)
         self.config = validate(config, ordered, project, given)

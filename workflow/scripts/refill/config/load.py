@@ -266,8 +266,9 @@ def _check_docker(config: Mapping[str, Any], project: Path) -> list[Problem]:
     for name in ("valkey", "qdrant"):
         given = {key: value for key, value in config["docker"][name].items() if value is not None}
         if len(given) != 1:
-            text = f"needs exactly one of pull and image, has {', '.join(given) or 'none'}"
-            found.append(Problem(("docker", name), f"{text}: set the other to null"))
+            text = f"needs exactly one of pull and image, has {', '.join(given) or 'none'}: "
+            text += "set the other to null" if given else "give one of them"
+            found.append(Problem(("docker", name), text))
         elif "image" in given and (unfit := _unfit(given["image"], name, images)) is not None:
             found.append(Problem(("docker", name, "image"), unfit))
     for where, instead in _NOT_IN_CONTAINERS.items():

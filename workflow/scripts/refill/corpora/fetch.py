@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from refill.corpora.errors import CorpusError, UnreachableError
 from refill.evidence.hashes import sha256_file
-from refill.processes import die_with_parent
+from refill.pip_download import TIMEOUT_S, PipError, pip_download
+from refill.temporary import folder_beside
 
-TIMEOUT_S = 900
 # What pip prints when the registry does not answer (pip 22 to 26).
 _UNREACHABLE = re.compile(
     r"NewConnectionError|ConnectTimeout|ReadTimeout|NameResolutionError|Connection (refused|reset"
@@ -85,20 +82,13 @@ def check_hash(spec: Mapping[str, Any], name: str, path: Path) -> str:
 
 
 def _download(spec: Mapping[str, Any], name: str, dest: Path) -> None:
-    dest.parent.mkdir(parents=True, exist_ok=True)
     wanted = f"{spec['package']}=={spec['version']}"
     kind = "--no-binary" if spec.get("archive", "wheel") == "sdist" else "--only-binary"
-    # Beside the final place, so that the archive is moved there whole, by a rename.
-    with tempfile.TemporaryDirectory(prefix=f".{dest.name}.", dir=dest.parent) as folder:
-        requirements = Path(folder) / "requirements.txt"
-        # With its hash, pip takes no other file of this version and unpacks none unchecked.
-        requirements.write_text(f"{wanted} --hash=sha256:{spec['sha256']}\n")
-        archives = Path(folder) / "archives"
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input"]
-        command += ["--disable-pip-version-check", "--progress-bar", "off", "--retries", "2"]
-        command += [kind, ":all:", "--require-hashes", "--requirement", str(requirements)]
-        command += ["--dest", str(archives)]
-        _run_pip(command, spec, name, wanted)
+    with folder_beside(dest) as archives:
+        try:
+            pip_download([(wanted, [spec["sha256"]])], archives, kind, ":all:")
+        except PipError as error:
+            raise _unfetched(spec, name, wanted, error) from None
         found = sorted(archives.iterdir())
         if len(found) != 1:
             names = ", ".join(file.name for file in found) or "nothing"
@@ -112,30 +102,18 @@ def _download(spec: Mapping[str, Any], name: str, dest: Path) -> None:
         found[0].replace(dest)
 
 
-def _run_pip(command: list[str], spec: Mapping[str, Any], name: str, wanted: str) -> None:
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-            preexec_fn=die_with_parent,
-        )
-    except subprocess.TimeoutExpired:
-        raise UnreachableError(
+def _unfetched(spec: Mapping[str, Any], name: str, wanted: str, error: PipError) -> CorpusError:
+    if error.timed_out:
+        return UnreachableError(
             name,
             wanted,
             "package",
             f"pip did not finish in {TIMEOUT_S} s",
             "check the network and pip's settings (PIP_INDEX_URL, PIP_PROXY), then run again",
-        ) from None
-    if done.returncode == 0:
-        return
-    said = done.stdout + done.stderr
+        )
+    said = "\n".join(error.said)
     if got := _GOT.search(said):
-        raise CorpusError(
+        return CorpusError(
             name,
             wanted,
             "sha256",
@@ -143,9 +121,9 @@ def _run_pip(command: list[str], spec: Mapping[str, Any], name: str, wanted: str
             "the registry serves another archive than the pinned one: pin the new hash only if "
             "you trust it",
         )
-    last = " | ".join(line.strip() for line in said.splitlines()[-4:] if line.strip())
+    last = " | ".join(error.said[-4:])
     if _UNREACHABLE.search(said):
-        raise UnreachableError(
+        return UnreachableError(
             name,
             wanted,
             "package",
@@ -153,7 +131,7 @@ def _run_pip(command: list[str], spec: Mapping[str, Any], name: str, wanted: str
             "connect to a network or set PIP_INDEX_URL or PIP_FIND_LINKS, then run again; a file "
             "that was fetched elsewhere can be put at the place that the workflow expects",
         )
-    raise CorpusError(
+    return CorpusError(
         name,
         wanted,
         "package",

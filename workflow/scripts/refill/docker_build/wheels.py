@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import io
 import re
-import subprocess
-import sys
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,10 +16,10 @@ from pathlib import Path, PurePosixPath
 
 from refill.evidence.hashes import sha256_bytes, sha256_file
 from refill.image_sources import ImageError
-from refill.processes import die_with_parent
+from refill.pip_download import TIMEOUT_S, PipError, pip_download
+from refill.temporary import folder_beside
 
 LOCK = "requirements.lock"
-TIMEOUT_S = 900
 # Debian 12 has glibc 2.36; wheels are made for it or for an older one. PEP 600 (manylinux).
 NEWEST_GLIBC_MINOR = 36
 _OLDER = {"x86_64": ("manylinux2014", "manylinux2010", "manylinux1"), "aarch64": ("manylinux2014",)}
@@ -151,50 +148,32 @@ def _kept(folder: Path, entry: _Locked) -> Path | None:
 def _download(
     image: str, missing: Sequence[_Locked], python: str, architecture: str, kept: Path
 ) -> None:
-    kept.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".wheels.", dir=kept) as temporary:
-        folder = Path(temporary)
-        lines = [
-            " ".join([f"{e.package}=={e.version}", *(f"--hash=sha256:{h}" for h in e.hashes)])
-            for e in missing
-        ]
-        requirements = folder / "requirements.txt"
-        requirements.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input"]
-        command += ["--disable-pip-version-check", "--progress-bar", "off", "--retries", "2"]
-        command += ["--only-binary", ":all:", "--require-hashes", "--requirement"]
-        command += [str(requirements), "--dest", str(folder / "wheels")]
-        command += ["--implementation", "cp", "--python-version", python]
-        for platform in _platforms(_processor(architecture)):
-            command += ["--platform", platform]
-        _run_pip(image, command, missing, f"Python {python} on {_processor(architecture)}")
-        for wheel in sorted((folder / "wheels").glob("*.whl")):
+    processor = _processor(architecture)
+    options = ["--only-binary", ":all:", "--implementation", "cp", "--python-version", python]
+    for platform in _platforms(processor):
+        options += ["--platform", platform]
+    wanted = [(f"{entry.package}=={entry.version}", entry.hashes) for entry in missing]
+    with folder_beside(kept / "wheels") as folder:
+        try:
+            pip_download(wanted, folder, *options)
+        except PipError as error:
+            raise _unfetched(image, missing, f"Python {python} on {processor}", error) from None
+        for wheel in sorted(folder.glob("*.whl")):
             # Whole or not at all, whatever else is fetching at the same time.
             wheel.replace(kept / wheel.name)
 
 
-def _run_pip(image: str, command: list[str], missing: Sequence[_Locked], target: str) -> None:
+def _unfetched(image: str, missing: Sequence[_Locked], target: str, error: PipError) -> ImageError:
     names = ", ".join(f"{entry.package} {entry.version}" for entry in missing)
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-            preexec_fn=die_with_parent,
-        )
-    except subprocess.TimeoutExpired:
-        raise ImageError(
+    if error.timed_out:
+        return ImageError(
             f"{image}: pip did not fetch {names} in {TIMEOUT_S} s: check the network and pip"
-        ) from None
-    if done.returncode != 0:
-        said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-6:])
-        raise ImageError(
-            f"{image}: pip cannot fetch wheels of {names} for {target} (`docker.python` must be "
-            f"the version of the base image's Python, and the network must be there):\n{said}"
         )
+    said = "\n".join(error.said[-6:])
+    return ImageError(
+        f"{image}: pip cannot fetch wheels of {names} for {target} (`docker.python` must be "
+        f"the version of the base image's Python, and the network must be there):\n{said}"
+    )
 
 
 def _processor(architecture: str) -> str:

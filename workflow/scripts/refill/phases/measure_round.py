@@ -36,6 +36,7 @@ from refill.operations.catalog import Operations
 from refill.operations.requests import RequestSet
 from refill.phases.attempted import attempted
 from refill.phases.containers import Containers, departures, opened
+from refill.phases.failure import first_failure
 from refill.phases.pauses import client_pauses
 from refill.phases.round_ledger import write_ledger
 from refill.phases.round_native import RECORDED, NativeParts
@@ -161,7 +162,7 @@ def _measure(
                     raise EngineError(system.explain(error)) from error
         except EngineError as error:
             # An engine's own words may hold paths of this machine; a record holds none.
-            failure = without_paths(str(error), unspoken(files.root))
+            failure = without_paths(first_failure(error), unspoken(files.root))
             progress.say(f"the round is invalid: {failure}")
         containers = inside.record() if inside else None
     rows = run.ledger.frame()
@@ -298,8 +299,12 @@ def _absent(plan: Mapping[str, Any], files: Files) -> dict[str, str]:
 
 
 def _budgets(plan: Mapping[str, Any], files: Files) -> int:
-    """Say how many budgets there are at once: of the gateway's parts together, and of natives."""
-    return 1 + sum(is_at_hand(files.engines[name]) for name in natives_of(plan))
+    """Say how many budgets there are at once: of the gateway's parts together, and of natives.
+
+    A native engine at a URL runs wherever it runs, and takes none.
+    """
+    own = [name for name in natives_of(plan) if plan["native"][name]["url"] is None]
+    return 1 + sum(is_at_hand(files.engines[name]) for name in own)
 
 
 def _indices(plan: Mapping[str, Any]) -> dict[str, str]:

@@ -21,7 +21,7 @@ from refill.report.lookup import (
     phase_of,
     usable,
 )
-from refill.report.machine import differing, flat, lasting, mixed, noted
+from refill.report.machine import differing, flat, lasting, measured_alike, mixed_runs, noted
 from refill.report.rounds import NO_ROUNDS, Expected
 from refill.stats.ratios import LEVEL
 from refill.stats.repeats import Effect, Noise, effect, noise
@@ -162,7 +162,8 @@ def _decide_seen(
     if not seen:
         reasons = [value for value in looked if isinstance(value, str)]
         return _not_measured(reasons, [] if looked else [side["run"]])
-    verdict = judge_seen(seen, claim["direction"] == "seen")
+    used = [r for r in [*mine, *twins] if usable(r)]
+    verdict = _refused(used) or judge_seen(seen, claim["direction"] == "seen")
     measured = ", ".join("seen" if value else "not seen" for value in seen) + label
     decided = _decided(verdict, measured)
     left_out = [f"left out: {value}" for value in looked if isinstance(value, str)]
@@ -205,11 +206,16 @@ def _decide(
 
 def _comparable(claim: Mapping[str, Any], records: Sequence[Record]) -> Verdict | None:
     """Refuse a comparison over runs that differ in more than their configuration."""
-    used = [
-        r for r in records if r["id"] in (claim["left"]["run"], claim["right"]["run"]) and usable(r)
-    ]
-    keys = ("corpus", "engine", "sampler", "scale")
-    found = [key for key in keys if any(r[key] != used[0][key] for r in used)] + mixed(used)
+    return _refused(_sides(claim, records))
+
+
+def _sides(claim: Mapping[str, Any], records: Sequence[Record]) -> list[Record]:
+    runs = (claim["left"]["run"], claim["right"]["run"])
+    return [r for r in records if r["id"] in runs and usable(r)]
+
+
+def _refused(used: Sequence[Record]) -> Verdict | None:
+    found = mixed_runs(used)
     if not found:
         return None
     why = f"not comparable: the runs differ in {', '.join(found)}: measure them anew"
@@ -256,7 +262,9 @@ def _judged(
     The effect of the closest pair of repeats must exceed the noise of both sides' phases. Then no
     resample of the repeats is without effect, so its interval is on one side too.
     """
-    found = [_noise(claim, side, records, same, loop) for side in ("left", "right")]
+    # Identical runs of another engine or machine tell nothing of the noise of these.
+    alike = measured_alike(same, _sides(claim, records))
+    found = [_noise(claim, side, records, alike, loop) for side in ("left", "right")]
     floors = [noise.floor(len(left), len(right)) for noise in found]
     refused = _comparable(claim, records)
     if refused:

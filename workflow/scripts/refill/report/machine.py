@@ -8,6 +8,8 @@ from typing import Any
 SAME, ANY = "same", "any"
 """Values of `compare.machines` in the configuration."""
 
+# What an optimizer run's record says of how it was measured, beside its own configuration.
+_SETTING = ("corpus", "engine", "sampler", "scale")
 # What changes from run to run of one machine: the load and its warnings, what is free just now.
 _VARYING = ("load", "warnings")
 _VARYING_ENDS = ("available_bytes", "free_bytes")
@@ -119,3 +121,20 @@ def mixed(records: list[Mapping[str, Any]]) -> list[str]:
     if len({record["code"] for record in records}) > 1:
         found.append("code")
     return found
+
+
+def mixed_runs(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say in what optimizer runs differ that must be equal where figures are compared.
+
+    Beside `mixed` that is the engine: a container's figures are not a process's, nor are those of
+    another image or under another budget; and corpus, sampler and scale.
+    """
+    found = [key for key in _SETTING if any(r[key] != records[0][key] for r in records)]
+    return [*found, *mixed(list(records))]
+
+
+def measured_alike(
+    records: Sequence[Mapping[str, Any]], as_one: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Return those of `records` that were measured as the runs `as_one` were."""
+    return [record for record in records if not mixed_runs([record, *as_one])]

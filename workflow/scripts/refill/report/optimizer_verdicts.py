@@ -10,7 +10,7 @@ import pandas as pd
 from refill.report import text
 from refill.report.claims import identical_runs
 from refill.report.lookup import NOT_MEASURED, figure, phase_of, usable
-from refill.report.machine import mixed
+from refill.report.machine import measured_alike, mixed_runs
 from refill.stats.ratios import LEVEL, MARGIN, Comparison
 from refill.stats.repeats import compare_runs, noise
 from refill.stats.verdict import UNDECIDABLE, Value
@@ -129,13 +129,15 @@ def _decided(
         missing += reasons if mine else [f"no record of {run}"]
     if not (values["left"] and values["right"]):
         return {"verdict": NOT_MEASURED, "why": "; ".join(dict.fromkeys(missing))}
+    used = [r for mine in sides.values() for r in mine if usable(r)]
     # Identical runs have no follow-up: their plain phase stands for its noise.
-    identical = _values(same, phase.removeprefix("followup-"), statistic, loop)[0]
+    identical = _values(
+        measured_alike(same, used), phase.removeprefix("followup-"), statistic, loop
+    )[0]
     repeats = [values[s] for s, mine in sides.items() if not any(r in same for r in mine)]
     spread = noise(identical, repeats, relative=True)
     found = compare_runs(values["left"], values["right"], spread, margin)
-    differ = mixed([r for mine in sides.values() for r in mine if usable(r)])
-    if differ:
+    if differ := mixed_runs(used):
         why = f"the runs differ in {' and in '.join(differ)}: measure them anew"
         found = Comparison(found.ratio, None, UNDECIDABLE, why)
     span = found.interval

@@ -17,7 +17,7 @@ from refill.report import containers_view, proofs_view, rounds_view, text, verdi
 from refill.report.claims import VERDICTS, claims_table, identical_runs
 from refill.report.gateway_claims import PROOF_SERVER
 from refill.report.lookup import figure, status_of, usable
-from refill.report.machine import described, mixed, noted
+from refill.report.machine import described, mixed_runs, noted
 from refill.report.plots import ACTIVITY, timeline, to_svg, trade_off
 from refill.report.rounds import NO_ROUNDS, Expected
 from refill.stats.ratios import LEVEL
@@ -102,7 +102,7 @@ def render(
         embedded=any(r["engine"]["embedded"] for r in records),
         bad=[(views.run_name(r, r["id"] in repeated), _problem(r)) for r in records if _problem(r)],
         not_asked_for=(manifest or {}).get("not_asked_for", []),
-        mixed=mixed([r for r in records if usable(r)]),
+        mixed=mixed_runs([r for r in records if usable(r)]),
         across=noted([r for r in records if usable(r)]),
         nodes=_nodes([*records, *rounds]),
         missing=[i for i in experiment["runs"] if i not in {r["id"] for r in records}],

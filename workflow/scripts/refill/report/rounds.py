@@ -210,14 +210,17 @@ def _absent(record: Record, engine: str) -> str | None:
 def incomparable(records: Sequence[Record], engine: str = "gateway") -> list[str]:
     """Say in what the rounds of one profile differ that must be equal; [] when in nothing.
 
-    Equal must be: corpus, counts, code, machine, Qdrant, Valkey, the native engine that the cell
-    is of, and within each image the gateway's.
+    Equal must be: corpus, counts, code, machine, Qdrant, Valkey, how the gateway runs (runtime,
+    limits), the native engine that the cell is of, and within each image the gateway's.
     """
     found = []
     parts: dict[str, list[Any]] = {
         "corpus": [r["corpus"] for r in records],
         "scale": [r["scale"] for r in records],
         "configuration": [r["configuration"] for r in records],
+        "runtime and limits of the gateway": [
+            [r["engines"]["gateway"].get(key) for key in ("runtime", "applied")] for r in records
+        ],
         "Qdrant": [r["engines"].get("qdrant") for r in records],
         "Valkey": [r["engines"].get("valkey") for r in records],
         # Of a cluster: two nodes of one hardware are still two machines.
@@ -232,7 +235,24 @@ def incomparable(records: Sequence[Record], engine: str = "gateway") -> list[str
         ids = {r["engines"]["gateway"]["image"]["id"] for r in records if r["image"] == image}
         if len(ids) > 1:
             found.append(f"the rounds of {image} are of different images: measure them anew")
-    return found
+    return [*found, *_moved_bases(records)]
+
+
+def _moved_bases(records: Sequence[Record]) -> list[str]:
+    """Say which base both gateways name and each was built on in another state.
+
+    A tag that was moved between the builds makes the images differ in more than their source.
+    """
+    meant: dict[str, set[str]] = {}
+    for record in records:
+        if base := record["engines"]["gateway"]["image"].get("base"):
+            meant.setdefault(str(base["reference"]), set()).add(str(base["id"]))
+    return [
+        f"the gateways are built on different images that {reference} meant in turn: delete "
+        "results/images/gateway-*.json and measure them anew"
+        for reference, ids in sorted(meant.items())
+        if len(ids) > 1
+    ]
 
 
 def cell_of(record: Record, key: CellKey) -> Mapping[str, Any] | None:

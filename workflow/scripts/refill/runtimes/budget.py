@@ -136,6 +136,12 @@ def departures(wanted: Limits, found: Limits | None) -> list[str]:
     # The kernel counts in pages.
     if wanted.memory_bytes is not None and found.memory_bytes != wanted.memory_bytes // PAGE * PAGE:
         lines.append(f"it has {found.memory_bytes} bytes, {wanted.memory_bytes} were asked for")
+    if wanted.memory_bytes is not None and found.swap_bytes != 0:
+        most = "any amount" if found.swap_bytes is None else f"{found.swap_bytes} bytes"
+        lines.append(
+            f"it may use {most} of swap beside its memory: switch swap off, or the kernel's "
+            "account of it on (swapaccount=1)"
+        )
     if wanted.cpuset and read_cpu_list(found.cpuset or "") != read_cpu_list(wanted.cpuset):
         lines.append(f"it runs on the CPUs {found.cpuset}, {wanted.cpuset} were asked for")
     return lines

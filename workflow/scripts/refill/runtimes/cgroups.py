@@ -34,11 +34,14 @@ class Limits:
         cpus: CPUs' worth of time.
         memory_bytes: memory, caches of files included.
         cpuset: the CPUs that it may run on, as the kernel writes them (`0-1,4`).
+        swap_bytes: swap beside the memory; 0 where the machine has none. It is read only: what is
+            limited in memory is to have none.
     """
 
     cpus: float | None = None
     memory_bytes: int | None = None
     cpuset: str | None = None
+    swap_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -121,21 +124,29 @@ class ControlGroups:
 
     def limits(self, folders: Mapping[str, Path]) -> Limits:
         """Read the limits of a group."""
+        memory = folders.get("memory")
         if self.version == 2:
             return Limits(
                 _share(_words(folders.get("cpu"), "cpu.max")),
-                _limit(_text(folders.get("memory"), "memory.max")),
+                _limit(_text(memory, "memory.max")),
                 _text(folders.get("cpuset"), "cpuset.cpus.effective") or None,
+                0 if self._has_no_swap() else _limit(_text(memory, "memory.swap.max")),
             )
         quota = _text(folders.get("cpu"), "cpu.cfs_quota_us")
         period = _text(folders.get("cpu"), "cpu.cfs_period_us")
         cpuset = folders.get("cpuset")
         allowed = _text(cpuset, "cpuset.effective_cpus") or _text(cpuset, "cpuset.cpus")
+        most = _limit(_text(memory, "memory.limit_in_bytes"))
+        with_swap = _limit(_text(memory, "memory.memsw.limit_in_bytes"))
+        swap = None if most is None or with_swap is None else with_swap - most
         return Limits(
-            _share([quota, period]),
-            _limit(_text(folders.get("memory"), "memory.limit_in_bytes")),
-            allowed or None,
+            _share([quota, period]), most, allowed or None, 0 if self._has_no_swap() else swap
         )
+
+    def _has_no_swap(self) -> bool:
+        """Say whether this machine is sure to have no swap. See proc_meminfo(5)."""
+        told = dict(line.split(":") for line in (_text(self.proc, "meminfo") or "").splitlines())
+        return told.get("SwapTotal", "").split()[:1] == ["0"]
 
     def counters(self, folders: Mapping[str, Path]) -> Counters:
         """Read the counters of a group, groups below it included."""

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.stdout.writelines(f"removed: {line}\n" for line in removed)
     sys.stdout.writelines(f"left: {line}\n" for line in kept)
     if not removed and not kept:
-        sys.stdout.write("nothing was left\n")
+        sys.stdout.write(f"nothing was left with the daemon at {client.api.base_url}\n")
     return 0
 
 

@@ -248,13 +248,13 @@ class Container:
         self._status = _signal_or_code(code)
         return self._status
 
-    def signal(self, name: str) -> None:
-        """Send a signal to its main process; none when it has ended."""
+    def kill(self) -> None:
+        """Kill its processes (SIGKILL); nothing when it has ended."""
         if self._id is None or self.ended() is not None:
             return
-        with told(f"docker: {name} to {self._program.name}"):
+        with told(f"docker: killing {self._program.name}"):
             try:
-                self._api.kill(self._id, name)
+                self._api.kill(self._id, "KILL")
             except APIError as error:
                 # It has ended by itself in between.
                 if error.status_code != NOT_RUNNING:
@@ -296,17 +296,28 @@ class Container:
         self.folders = {}
 
     def remove(self) -> None:
-        """Remove it and its volume, running or not."""
-        with told(f"docker: {self._program.name}: removing its container"):
-            if self._id is not None:
-                with suppress(NotFound):
-                    self._api.remove_container(self._id, v=True, force=True)
-                self._id = None
-            if self._volume is not None:
-                with suppress(NotFound):
-                    self._api.remove_volume(self._volume, force=True)
-                self._volume = None
-        self._let_go()
+        """Remove it and its volume, running or not.
+
+        Raises:
+            DockerError: the daemon cannot; its main process, where it is in sight, is ended at
+                least, as a container lives on when its daemon is killed.
+        """
+        try:
+            with told(f"docker: {self._program.name}: removing its container"):
+                if self._id is not None:
+                    with suppress(NotFound):
+                        self._api.remove_container(self._id, v=True, force=True)
+                    self._id = None
+                if self._volume is not None:
+                    with suppress(NotFound):
+                        self._api.remove_volume(self._volume, force=True)
+                    self._volume = None
+        finally:
+            if self._id is not None and self._pidfd is not None:
+                # It has ended, or is another user's.
+                with suppress(ProcessLookupError, PermissionError):
+                    signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            self._let_go()
 
 
 def _signal_or_code(code: int) -> int:

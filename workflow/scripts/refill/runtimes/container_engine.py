@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import shutil
-import signal
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from refill.engines.description import Description, EngineError, Place
 from refill.load.wire import Address
-from refill.processes import wait_for
 from refill.runtimes.budget import departures
 from refill.runtimes.cgroups import Limits
 from refill.runtimes.container import END_TIMEOUT_S, LOOPBACK, Container, Program, Surroundings
 from refill.runtimes.counters import container_resources
 from refill.runtimes.network import Opener, published_cost
-from refill.runtimes.process import FULL_BELOW_BYTES, STOP_TIMEOUT_S, Resources, free_port
-from refill.runtimes.readiness import last_lines, wait_until_ready
+from refill.runtimes.process import Resources, free_port
+from refill.runtimes.started_engine import StartedEngine
 
 # Where an image has no place of its own for data.
 STORAGE = "/data"
 EVERYWHERE = "0.0.0.0"
 
 
-class ContainerEngine:
-    """An engine that runs in a container. Used as a context: leaving it removes the container.
+class ContainerEngine(StartedEngine):
+    """An engine that runs in a container. Leaving its context removes the container.
 
     Args:
         description: what to run; its command is what stands behind the image's entry point.
@@ -54,15 +49,13 @@ class ContainerEngine:
         around: Surroundings,
         data: Path | None = None,
     ) -> None:
-        self.description = description
-        self.log = log
+        super().__init__(description, log)
         self._around = around
         self._data = data.resolve() if data else None
         # The port has one number outside and inside.
         self._place = Place(free_port(), Path(description.data or STORAGE), EVERYWHERE)
         self.address = Address(LOOPBACK, self._place.port)
         self.inner = Address(around.alias, self._place.port)
-        self.start_s = float("nan")
         program = Program(
             description.name,
             image,
@@ -78,19 +71,6 @@ class ContainerEngine:
         self._verified = False
         self.network: dict[str, Any] | None = None
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self._end()
-            raise
-        return self
-
-    def __exit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
-        self._end()
-
     # ---- start
 
     def start(self) -> None:
@@ -102,10 +82,7 @@ class ContainerEngine:
             EngineError: it ended, or was not ready in time, with the last lines of its log; or
                 its limits are not those of the budget, and that may not be relaxed.
         """
-        began = time.monotonic()
-        self.spawn()
-        wait_until_ready(self.description, self.address, self.check, self._told)
-        self.start_s = time.monotonic() - began
+        super().start()
         self._verify()
 
     def spawn(self) -> None:
@@ -145,40 +122,12 @@ class ContainerEngine:
         """Its exit status, negative: the signal that ended it; None while it runs."""
         return self._container.ended()
 
-    def wait_end(self, seconds: float) -> int:
-        """Wait for its end; its exit status as `ended` gives it.
+    def _why_ended(self) -> str:
+        killed = self._container.inspect()["State"].get("OOMKilled")
+        return ", out of the memory of its budget" if killed else ""
 
-        Raises:
-            EngineError: it runs on.
-        """
-        if not wait_for(lambda: self.ended() is not None, seconds, 0.005):
-            raise EngineError(f"{self.description.name} runs on after {seconds:g} s")
-        status = self.ended()
-        assert status is not None
-        return status
-
-    def check(self) -> None:
-        """Raise EngineError when the engine has ended."""
-        if (status := self.ended()) is None:
-            return
-        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
-        if self._container.inspect()["State"].get("OOMKilled"):
-            how += ", out of the memory of its budget"
-        raise EngineError(f"{self.description.name} has ended ({how}).{self._told()}")
-
-    def _told(self) -> str:
-        return self.trouble() + self.tail()
-
-    def trouble(self) -> str:
-        """Say what is wrong with the place that the engine runs in; empty when nothing is."""
-        place = self._data or Path(str(self._around.daemon.get("DockerRootDir", "")))
-        try:
-            free = shutil.disk_usage(place).free
-        except OSError:
-            return ""  # the daemon's disk is out of sight
-        if free >= FULL_BELOW_BYTES:
-            return ""
-        return f" The disk that holds its data is full ({free / 1e6:.0f} MB are free)."
+    def _disk(self) -> Path:
+        return self._data or Path(str(self._around.daemon.get("DockerRootDir", "")))
 
     def run(self, arguments: Sequence[str]) -> tuple[int, str]:
         """Run the image's program with other arguments inside the running container.
@@ -190,26 +139,10 @@ class ContainerEngine:
 
     # ---- end
 
-    def stop(self) -> None:
-        """Ask the engine to end (TERM), then wait; kill it when it does not.
-
-        Raises:
-            EngineError: it had to be killed.
-        """
-        if not self._container.made or self.ended() is not None:
-            return
-        self._container.signal("TERM")
-        if not wait_for(lambda: self.ended() is not None, STOP_TIMEOUT_S, 0.005):
-            self.kill()
-            raise EngineError(
-                f"{self.description.name} did not end within {STOP_TIMEOUT_S:g} s and was killed"
-            )
-        self.save_log()
-
     def kill(self) -> None:
         """Kill the engine's container (SIGKILL); its data stay."""
         if self._container.made:
-            self._container.signal("KILL")
+            self._container.kill()
             self.wait_end(END_TIMEOUT_S)
 
     def save_log(self) -> None:
@@ -224,7 +157,7 @@ class ContainerEngine:
     def tail(self) -> str:
         """The last lines of its log, each on a line of its own."""
         self.save_log()
-        return last_lines(self.log)
+        return super().tail()
 
     def _end(self) -> None:
         """Keep the log, remove the container and its volume."""
@@ -244,7 +177,7 @@ class ContainerEngine:
 
         Returns:
             How the run divides the machine (`budget`: exact, relaxed or none, and `why`);
-            `read_back`: CPUs and memory of the group that has the limits, and the container's
+            `read_back`: CPUs, memory and swap of the group that has the limits, and the container's
             `cpuset`, None where the kernel's files are out of sight; `daemon`: the container's own
             as the daemon tells them; `shared`: whether it shares its limits with other containers.
         """

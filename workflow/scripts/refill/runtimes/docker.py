@@ -21,13 +21,16 @@ from refill.runtimes.budget import Allotment, Budget, allot, pin_threads, this_m
 from refill.runtimes.cgroups import ControlGroups, Counters, Limits, cpu_list
 from refill.runtimes.container import Surroundings
 from refill.runtimes.container_engine import ContainerEngine
-from refill.runtimes.docker_daemon import told
+from refill.runtimes.docker_daemon import DockerError, told
 from refill.runtimes.leftovers import labels, remove_run, sweep
 from refill.runtimes.owner import Owner
 from refill.runtimes.run_group import group_of, group_path, make_group, remove_group
 from refill.runtimes.watcher import Watcher
 
 __all__ = ["Budget", "ContainerEngine", "ContainerRun"]
+
+# How long a run waits for an earlier one's things that cannot be removed.
+SWEEP_S = 5.0
 
 
 class ContainerRun(OpensParts):
@@ -82,10 +85,7 @@ class ContainerRun(OpensParts):
             self.daemon = self._client.info()
         # What does not fit is refused before anything is made.
         self.allotment = allot(self._budget, this_machine(self.daemon), self._budgets)
-        removed, _ = sweep(self._client, self._groups)
-        for line in removed:
-            if self._say:
-                self._say(f"removed what a killed run had left: {line}")
+        self._sweep()
         group = group_of(self.id, self._owner.pid, str(self.daemon.get("CgroupDriver")))
         log = self._logs / "containers.log" if self._logs else None
         # First, so that nothing is made that nobody would remove.
@@ -98,8 +98,24 @@ class ContainerRun(OpensParts):
         with told("docker: making a network"):
             self._client.api.create_network(self._network, driver="bridge", labels=self.labels)
 
+    def _sweep(self) -> None:
+        """Remove what killed runs left; what cannot be removed is told and is in nobody's way."""
+        removed, kept = sweep(self._client, self._groups, SWEEP_S)
+        if self._say is None:
+            return
+        for line in removed:
+            self._say(f"removed what a killed run had left: {line}")
+        for line in kept:
+            self._say(f"left alone: {line}")
+
     def _remove(self, watcher: Watcher) -> None:
-        remove_run(self._client, self.id)
+        try:
+            remove_run(self._client, self.id)
+        except EngineError as error:
+            raise DockerError(
+                f"{error}: what the run has made may be there still; when the daemon answers, "
+                "`make clean-docker` removes it"
+            ) from error
         if self._group is not None:
             remove_group(self._group, self._groups)
         # Not reached when something could not be removed: then the watcher tries, too.
@@ -209,7 +225,7 @@ class ContainerRun(OpensParts):
                 remove_group(group, self._groups)
             self._relax(
                 "the gateway, Qdrant and Valkey cannot share one budget, as no control group can "
-                f"be made for it ({error}): run as root"
+                f"be made for it ({_without_name(error, group)}): run as root"
             )
             return None
         return group
@@ -240,3 +256,9 @@ class ContainerRun(OpensParts):
         found = self.allotment
         driver = None if found.driver is None else cpu_list(found.driver)
         return {"budget": found.kind, "why": list(found.why), "cpus": found.note, "driver": driver}
+
+
+def _without_name(error: OSError | EngineError, group: str) -> str:
+    """Give an error's words without the group's name, which is another one in every record."""
+    words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return words.replace(group.lstrip("/"), "the group")

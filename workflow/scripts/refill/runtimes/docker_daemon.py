@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
 from typing import Any
+from urllib.parse import urlsplit
 
 import docker
 import requests
@@ -36,7 +38,8 @@ def connect(host: str | None = None) -> Any:
         A `docker.DockerClient`; close it.
 
     Raises:
-        DockerError: nobody answers there, or this user may not ask; in one line.
+        DockerError: nobody answers there, this user may not ask, or it is another machine's; in one
+            line.
     """
     try:
         client = (
@@ -46,8 +49,25 @@ def connect(host: str | None = None) -> Any:
         )
     except (DockerException, requests.RequestException, ValueError) as error:
         raise DockerError(_refusal(host or os.environ.get("DOCKER_HOST"), error)) from error
+    if (elsewhere := _other_machine(str(client.api.base_url))) is not None:
+        client.close()
+        raise DockerError(
+            f"docker: the daemon at {elsewhere} runs on another machine, and engines publish their "
+            f"ports on loopback alone: give one of this machine (`docker.host`, DOCKER_HOST); "
+            f"{EMBEDDED}"
+        )
     client.api.timeout = TIMEOUT_S
     return client
+
+
+def _other_machine(base_url: str) -> str | None:
+    """Give the host of a daemon that is reached over the network; None: it is this machine."""
+    # docker-py names a socket's file localhost.
+    host = urlsplit(base_url).hostname or base_url
+    try:
+        return None if host == "localhost" or ip_address(host).is_loopback else host
+    except ValueError:
+        return host
 
 
 def daemon_record(client: Any) -> dict[str, str]:
@@ -75,7 +95,9 @@ def told(what: str) -> Iterator[None]:
     except APIError as error:
         raise DockerError(f"{what}: {error.explanation or error}") from error
     except (DockerException, requests.RequestException) as error:
-        raise DockerError(f"{what}: {_root(error)}") from error
+        why = _root(error)
+        gone = isinstance(why, FileNotFoundError | ConnectionError)
+        raise DockerError(f"{what}: {'the daemon is gone' if gone else why}") from error
 
 
 def _refusal(host: str | None, error: BaseException) -> str:

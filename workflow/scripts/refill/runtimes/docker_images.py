@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import io
 import re
-import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from docker.errors import ImageNotFound
+from docker.errors import DockerException, ImageNotFound
+from requests import RequestException
 
 from refill.docker_build.context import context
 from refill.docker_build.dockerfile import SCRATCH, Bases, bases, declared
@@ -27,6 +28,7 @@ from refill.image_sources import IMAGES, ImageError, Source
 from refill.images import Entries, checked_source, described
 from refill.runtimes.docker_daemon import DockerError, connect, daemon_record, told
 from refill.runtimes.docker_pulls import present, record_pulled, resolve
+from refill.temporary import folder_beside
 
 __all__ = ["BuildFiles", "DockerError", "build", "connect", "present", "record_pulled", "resolve"]
 
@@ -105,7 +107,7 @@ def build(
     built = _Build(client, name, files.log, say).run(
         tar, arguments, labels, nocache, offline=bool(wheels)
     )
-    identity = _in_one_form(client, name, built, base, epoch, files.record.parent)
+    identity = _in_one_form(client, name, built, base, epoch, files.record)
     tag = entry.get("tag", f"{name}:{identity.removeprefix('sha256:')[:12]}")
     _tag(client, name, identity, tag)
     record = {
@@ -219,8 +221,8 @@ class _Build:
                 self._keep(log, str(event.get("stream") or event.get("error") or ""))
                 if "error" in event:
                     raise ImageError(
-                        f"{self._name}: its Dockerfile failed; the last lines of the build "
-                        f"({self._log.name}):\n" + "\n".join(f"    {line}" for line in self._last)
+                        f"{self._name}: its Dockerfile failed; the last lines of the build:\n"
+                        + "\n".join(f"    {line}" for line in self._last)
                     )
                 if isinstance(event.get("aux"), dict) and "ID" in event["aux"]:
                     built = event["aux"]["ID"]
@@ -240,15 +242,27 @@ class _Build:
 
 
 def _in_one_form(
-    client: Any, name: str, built: str, base: Mapping[str, Any] | None, epoch: int, folder: Path
+    client: Any, name: str, built: str, base: Mapping[str, Any] | None, epoch: int, record: Path
 ) -> str:
     """Bring a built image into its one form; return its ID. What was built is removed."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        identity = _saved_and_loaded(client, name, built, base, epoch, record)
+    except BaseException:
+        # It has no tag: nobody would find it, and a full disk may be why this failed.
+        with suppress(DockerException, RequestException):
+            client.api.remove_image(built)
+        raise
+    return identity
+
+
+def _saved_and_loaded(
+    client: Any, name: str, built: str, base: Mapping[str, Any] | None, epoch: int, record: Path
+) -> str:
     with (
         told(f"{name}: the built image cannot be saved and loaded"),
-        tempfile.TemporaryDirectory(prefix=f".{name}.", dir=folder) as temporary,
+        folder_beside(record) as folder,
     ):
-        saved, written = Path(temporary) / "saved.tar", Path(temporary) / "normal.tar"
+        saved, written = folder / "saved.tar", folder / "normal.tar"
         with saved.open("wb") as file:
             for block in client.api.get_image(built):
                 file.write(block)

@@ -28,8 +28,10 @@ RUN = "org.refill.run"
 OWNER = "org.refill.owner"
 ENGINE = "org.refill.engine"
 REMOVE_S = 60.0
-# The daemon refuses a second removal of what is being removed.
+# The daemon refuses a second removal of what is being removed, and of a network or volume whose
+# container is.
 CONFLICT = 409
+_GOING = ("in progress", "in use", "active endpoints")
 
 
 def labels(run: str, owner: Owner, **more: str) -> dict[str, str]:
@@ -97,7 +99,7 @@ def find(client: Any, run: str | None = None) -> list[Left]:
     ]
 
 
-def remove_run(client: Any, run: str, quiet_s: float = 0.0) -> None:
+def remove_run(client: Any, run: str, quiet_s: float = 0.0, seconds: float = REMOVE_S) -> None:
     """Remove all that a run has with the daemon; nothing there is no error.
 
     Args:
@@ -105,11 +107,12 @@ def remove_run(client: Any, run: str, quiet_s: float = 0.0) -> None:
         run: the run.
         quiet_s: how long nothing may be found before it counts as gone: the daemon may still be
             at a request that the run made before it was killed.
+        seconds: how long it is tried.
 
     Raises:
         EngineError: something cannot be removed, or the daemon does not answer.
     """
-    deadline = time.monotonic() + REMOVE_S
+    deadline = time.monotonic() + seconds
     empty_since: float | None = None
     while True:
         left = find(client, run)
@@ -124,7 +127,10 @@ def remove_run(client: Any, run: str, quiet_s: float = 0.0) -> None:
         if empty_since is not None and now - empty_since >= quiet_s:
             return
         if now >= deadline:
-            raise EngineError(f"docker: {left[0] if left else run} cannot be removed")
+            raise EngineError(
+                f"docker: {left[0] if left else run} cannot be removed within {seconds:g} s: is "
+                "something of another project in that network, or uses that volume?"
+            )
         time.sleep(0.05 if left else min(0.2, quiet_s))
 
 
@@ -148,19 +154,27 @@ def _gone_or_going() -> Iterator[None]:
     except NotFound:
         return
     except APIError as error:
-        going = "in progress" in str(error.explanation) or "in use" in str(error.explanation)
-        if error.status_code != CONFLICT and not going:
+        why = str(error.explanation)
+        if error.status_code != CONFLICT and not any(words in why for words in _GOING):
             raise
 
 
-def sweep(client: Any, groups: ControlGroups) -> tuple[list[str], list[str]]:
+def sweep(
+    client: Any, groups: ControlGroups, seconds: float = REMOVE_S
+) -> tuple[list[str], list[str]]:
     """Remove what runs left whose owner is dead.
 
+    Args:
+        client: the daemon.
+        groups: this machine's control groups.
+        seconds: how long is waited for what cannot be removed.
+
     Returns:
-        In words: what was removed, and what was left because its owner lives or is out of sight.
+        In words: what was removed, and what was left because its owner lives or is out of sight, or
+        because it cannot be removed.
 
     Raises:
-        EngineError: something cannot be removed, or the daemon does not answer.
+        EngineError: the daemon does not answer.
     """
     removed: list[str] = []
     kept: list[str] = []
@@ -175,8 +189,13 @@ def sweep(client: Any, groups: ControlGroups) -> tuple[list[str], list[str]]:
         elif lives is None:
             kept.append(f"{left}: whether its process lives cannot be seen from here")
         else:
-            remove_run(client, left.run)
-            removed.append(str(left))
+            try:
+                remove_run(client, left.run, seconds=seconds)
+            except EngineError as error:
+                # What one run left is in no other's way.
+                kept.append(str(error))
+            else:
+                removed.append(str(left))
     removed += sweep_groups(groups)
     return removed, kept
 

@@ -7,26 +7,23 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import psutil
 
 from refill.engines.description import Description, EngineError, Place
 from refill.load.wire import Address
-from refill.processes import die_with_parent, wait_for
-from refill.runtimes.readiness import last_lines, wait_until_ready
+from refill.processes import die_with_parent
+from refill.runtimes.started_engine import StartedEngine
 from refill.runtimes.users import hand_over, other_user, place_for
 
 STOP_TIMEOUT_S = 20.0
 RUN_TIMEOUT_S = 120.0
-FULL_BELOW_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -44,8 +41,8 @@ class Resources:
     memory_peak_bytes: float = float("nan")
 
 
-class ProcessEngine:
-    """An engine that runs as a process. Used as a context: leaving it ends the engine.
+class ProcessEngine(StartedEngine):
+    """An engine that runs as a process.
 
     Args:
         description: what to run.
@@ -61,47 +58,22 @@ class ProcessEngine:
     def __init__(
         self, description: Description, scratch: Path, log: Path, data: Path | None = None
     ) -> None:
-        self.description = description
-        self.log = log
+        super().__init__(description, log)
         self._user = other_user(description.user)
         # Absolute: the engine runs in its own folder.
         folder = place_for(self._user, scratch, description.plain_path)
         self._keeps_data = data is not None
         storage = data.resolve() if data else folder / description.name
         self._place = Place(free_port(), storage)
-        self.start_s = float("nan")
         self._process: subprocess.Popen[bytes] | None = None
         # Of the process and all that it starts; None once it was killed.
         self._group: int | None = None
         self.address = Address("127.0.0.1", self._place.port)
 
     def __enter__(self) -> Self:
-        try:
-            if not self._keeps_data:
-                shutil.rmtree(self._place.storage, ignore_errors=True)
-            self.start()
-        except BaseException:
-            self._end()
-            raise
-        return self
-
-    def __exit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
-        self._end()
-
-    def start(self) -> None:
-        """Start the engine and wait until it is ready.
-
-        `start_s` then holds how long that took.
-
-        Raises:
-            EngineError: it ended, or was not ready in time; with the last lines of its log.
-        """
-        began = time.monotonic()
-        self.spawn()
-        wait_until_ready(self.description, self.address, self.check, self._told)
-        self.start_s = time.monotonic() - began
+        if not self._keeps_data:
+            shutil.rmtree(self._place.storage, ignore_errors=True)
+        return super().__enter__()
 
     def spawn(self) -> None:
         """Start the engine and do not wait until it is ready.
@@ -173,53 +145,8 @@ class ProcessEngine:
         """Its exit status, negative: the signal that ended it; None while it runs."""
         return None if self._process is None else self._process.poll()
 
-    def wait_end(self, seconds: float) -> int:
-        """Wait for its end; its exit status as `ended` gives it.
-
-        Raises:
-            EngineError: it runs on.
-        """
-        if not wait_for(lambda: self.ended() is not None, seconds, 0.002):
-            raise EngineError(f"{self.description.name} runs on after {seconds:g} s")
-        status = self.ended()
-        assert status is not None
-        return status
-
-    def check(self) -> None:
-        """Raise EngineError when the engine has ended."""
-        if (code := self.ended()) is not None:
-            how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            raise EngineError(f"{self.description.name} has ended ({how}).{self._told()}")
-
-    def _told(self) -> str:
-        return self.trouble() + self.tail()
-
-    def trouble(self) -> str:
-        """Say what is wrong with the place that the engine runs in; empty when nothing is."""
-        try:
-            free = shutil.disk_usage(self._place.storage).free
-        except OSError:
-            return ""
-        if free >= FULL_BELOW_BYTES:
-            return ""
-        return f" The disk that holds its data is full ({free / 1e6:.0f} MB are free)."
-
-    def stop(self) -> None:
-        """Ask the engine to end (TERM), then wait; kill it when it does not.
-
-        Raises:
-            EngineError: it had to be killed.
-        """
-        if self._process is None or self._process.poll() is not None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise EngineError(
-                f"{self.description.name} did not end within {STOP_TIMEOUT_S:g} s and was killed"
-            ) from None
+    def _disk(self) -> Path:
+        return self._place.storage
 
     def kill(self) -> None:
         """Kill the engine's process and all that it started (SIGKILL); its data stay."""
@@ -293,19 +220,13 @@ class ProcessEngine:
             return Resources()  # it ended in between; `check` says so
         return Resources(rss, cpu, read, written)
 
-    def tail(self) -> str:
-        """The last lines of its log, each on a line of its own."""
-        return last_lines(self.log)
-
     def _end(self) -> None:
         """End the engine and all that it started, and remove its data."""
         process = self._process
         if process is not None:
             if process.poll() is None:
                 process.terminate()
-                try:
-                    process.wait(STOP_TIMEOUT_S)
-                except subprocess.TimeoutExpired:
+                if not self._ends_within(STOP_TIMEOUT_S):
                     self.kill()
             if process.stdin is not None:
                 process.stdin.close()

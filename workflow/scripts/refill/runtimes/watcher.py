@@ -10,8 +10,9 @@ import argparse
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from refill.processes import module_command, module_environment
@@ -19,6 +20,8 @@ from refill.processes import module_command, module_environment
 DONE = b"done"
 # How long the daemon may go on with a request that a killed driver had made.
 QUIET_S = 2.0
+# How long a daemon that does not answer may take to be back.
+BACK_S = 20.0
 
 
 class Watcher:
@@ -76,22 +79,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(number, signal.SIG_IGN)
     if sys.stdin.buffer.read() == DONE:
         return 0
-    _remove(options.run, options.group, options.host)
+    return _remove(options.run, options.group, options.host)
+
+
+def _remove(run: str, group: str | None, host: str | None) -> int:
+    # Only now: a run that ends well should not pay for these.
+    from refill.engines.description import EngineError
+    from refill.runtimes.cgroups import ControlGroups
+    from refill.runtimes.run_group import remove_group
+
+    print(f"the driver of run {run} is gone: removing its containers", flush=True)
+    try:
+        _remove_from_daemon(run, host)
+        if group:
+            remove_group(group, ControlGroups.here())
+    except EngineError as error:
+        print(f"{error}; when the daemon answers, `make clean-docker` removes the rest", flush=True)
+        return 1
     return 0
 
 
-def _remove(run: str, group: str | None, host: str | None) -> None:
-    # Only now: a run that ends well should not pay for these.
-    from refill.runtimes.cgroups import ControlGroups
-    from refill.runtimes.docker_daemon import connect
-    from refill.runtimes.leftovers import remove_run
-    from refill.runtimes.run_group import remove_group
+def _remove_from_daemon(run: str, host: str | None) -> None:
+    """Remove all of a run; wait for a daemon that is being started anew, which may be why it ended.
 
-    sys.stdout.write(f"the driver of run {run} is gone: removing its containers\n")
-    sys.stdout.flush()
-    remove_run(connect(host), run, QUIET_S)
-    if group:
-        remove_group(group, ControlGroups.here())
+    Raises:
+        EngineError: it does not come back, or something cannot be removed.
+    """
+    from refill.runtimes.docker_daemon import DockerError, connect
+    from refill.runtimes.leftovers import remove_run
+
+    deadline = time.monotonic() + BACK_S
+    while True:
+        try:
+            with closing(connect(host)) as client:
+                remove_run(client, run, QUIET_S)
+            return
+        except DockerError as error:
+            if time.monotonic() >= deadline:
+                raise
+            print(f"{error}; trying again", flush=True)
+            time.sleep(1)
 
 
 if __name__ == "__main__":
