@@ -11,6 +11,7 @@ from refill.config import PROJECT, ConfigError, load
 from refill.container_plan import ContainerPlan
 from refill.engines import elasticsearch, native, opensearch, qdrant, valkey
 from refill.engines.description import Place
+from refill.engines.installations import SCHEMA
 from refill.evidence.records import write_json
 from refill.phases.containers import departures
 from refill.phases.measure_round import Files, _budgets
@@ -94,7 +95,7 @@ def test_plans_of_rounds_have_the_budget_and_those_of_optimizers_none() -> None:
 def test_an_engine_at_a_url_takes_no_budget_of_this_machine(tmp_path: Path) -> None:
     records = {name: tmp_path / f"{name}.json" for name in ("opensearch", "elasticsearch")}
     for name, path in records.items():
-        write_json(path, {"schema": "refill.engine/1", "name": name, "status": "at hand"})
+        write_json(path, {"schema": SCHEMA, "name": name, "status": "at hand"})
     files = Files(*[Path()] * 3, None, *[Path()] * 3, {}, records)
     url = {"opensearch": {"url": "http://h:9200"}}
     for native_settings, count in (({}, 3), (url, 2)):

@@ -203,7 +203,8 @@ def test_bad_answers_outside_of_all_figures_count_too() -> None:
 
 
 def test_a_silence_in_a_trial_of_a_round_is_a_warning() -> None:
-    trial = {"trial": 2, "silence": {"at_s": 5.0, "longest_s": 1.5}, "stats": {"p50_ms": 0.3}}
+    silence = {"at_s": 5.0, "longest_s": 1.5}
+    trial = {"trial": 2, "lost": [], "silence": silence, "stats": {"p50_ms": 0.3}}
     cell = {"profile": "warm", "operation": "o", "engine": "gateway", "clients": 1}
     found = warned([cell | {"trials": [trial, trial | {"silence": None}]}])
     assert len(found) == 1
