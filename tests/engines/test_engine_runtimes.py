@@ -11,7 +11,7 @@ import pytest
 from edge_server import TREE, EdgeServer
 from null_server import NullServer, ok
 from refill.engines import qdrant
-from refill.engines.description import Description, EngineError
+from refill.engines.description import Description, EngineError, Place
 from refill.engines.qdrant import Api
 from refill.load.wire import Address
 from refill.processes import wait_for
@@ -69,6 +69,26 @@ def test_an_engine_that_never_listens_is_given_up_and_ended(tmp_path: Path) -> N
         pass
     assert engine._process is not None
     assert engine._process.poll() is not None
+
+
+def test_an_engine_that_ends_before_it_has_read_its_input_says_so(tmp_path: Path) -> None:
+    """What it did not read is not in the way of its end, and its data are removed."""
+
+    def once_it_has_ended(_: Place) -> bytes:
+        assert wait_for(lambda: engine.ended() is not None, 30)
+        return b"settings"
+
+    description = Description(
+        "qdrant",
+        lambda _: ["sh", "-c", "exit 3"],
+        qdrant.is_ready,
+        start_timeout_s=5.0,
+        standard_input=once_it_has_ended,
+    )
+    engine = ProcessEngine(description, tmp_path / "s", tmp_path / "log")
+    with pytest.raises(EngineError, match=r"qdrant has ended \(exit code 3\)"), engine:
+        pass
+    assert not (tmp_path / "s").exists()
 
 
 def test_the_engines_log_is_in_the_error_when_it_dies(tmp_path: Path) -> None:

@@ -286,4 +286,4 @@ def test_a_stopped_round_leaves_no_process_and_no_record(project: Project) -> No
     assert not path.exists()
     attempts = (project.folder / "results/attempts/attempts.jsonl").read_text().splitlines()
     assert json.loads(attempts[-1])["outcome"] == "interrupted"
-    assert not list((project.folder / "results/scratch").iterdir())
+    assert not list((project.folder / "results/scratch").glob("*"))

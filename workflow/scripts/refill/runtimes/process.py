@@ -229,7 +229,9 @@ class ProcessEngine(StartedEngine):
                 if not self._ends_within(STOP_TIMEOUT_S):
                     self.kill()
             if process.stdin is not None:
-                process.stdin.close()
+                # What an engine that ended did not read of its input is tried once more here.
+                with suppress(BrokenPipeError):
+                    process.stdin.close()
             # A helper process that stayed behind; none did when there is no such group.
             self._kill_group()
         if not self._keeps_data:
