@@ -109,15 +109,32 @@ def holds(_: Subject, found: Findings) -> None:
 
 @pytest.mark.parametrize(
     ("output", "says"),
-    [("results", "is a folder"), ("results/images/gateway-new.json/aof.json", "another path")],
-)
+    [("results", "is a folder"), ("made/file/aof.json", "another path"),
+     ("results/images/gateway-new.json", "lies among other results"),
+     ("results/attempts/aof.json", "lies among other results"),
+     ("made/link", "is no plain file"), ("made/pipe", "is no plain file"),
+     ("made/file", "is no record of a proof"), ("made/other.json", "is no record of a proof")],
+)  # fmt: skip
 def test_an_output_that_cannot_be_written_is_refused_at_once(
     output: str, says: str, built: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(suite, "CHECKS", (Check("x", "a property", "published", holds),))
+    made = built / "made"
+    made.mkdir()
+    (made / "link").symlink_to("nowhere")
+    os.mkfifo(made / "pipe")
+    (made / "file").write_text("somebody's")
+    write_json(made / "other.json", {"schema": "refill.round/1"})
+
+    def now() -> dict[Path, tuple[int, int, int]]:
+        told = {path: path.lstat() for path in built.rglob("*") if not path.is_dir()}
+        return {path: (s.st_ino, s.st_size, s.st_mtime_ns) for path, s in told.items()}
+
+    there = now()
     with pytest.raises(EngineError, match=rf"^{output}: .*{says}"):
         prove(PLAN, replace(FILES, record=Path(output)), silent("proof"))
     assert list_attempts(built) == []
+    assert now().items() >= there.items()
 
 
 def test_a_record_that_could_not_be_written_is_in_the_attempt(

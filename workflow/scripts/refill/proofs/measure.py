@@ -19,7 +19,7 @@ from refill.batch_job import unspoken
 from refill.engines.description import EngineError
 from refill.evidence.attempts import Attempt
 from refill.evidence.host import host_facts
-from refill.evidence.records import write_json
+from refill.evidence.records import RecordError, read_json, write_json
 from refill.evidence.scrub import without_paths
 from refill.evidence.turns import staged
 from refill.phases.attempted import attempted
@@ -74,7 +74,7 @@ def prove(plan: Mapping[str, Any], files: Files, progress: Progress) -> dict[str
     """
     inside = files.record.resolve().is_relative_to(files.root.resolve())
     written = [files.record] if inside else []
-    _try_output(files.record)
+    _try_output(files.record, files.root)
 
     def work(attempt: Attempt, waited: float) -> dict[str, Any]:
         record = _prove(plan, files, attempt, progress, waited)
@@ -90,10 +90,28 @@ def prove(plan: Mapping[str, Any], files: Files, progress: Progress) -> dict[str
     return attempted(files.root, TARGET, plan, written, progress, work)
 
 
-def _try_output(path: Path) -> None:
-    """Try to write at a record's place before minutes of work depend on it."""
+def _try_output(path: Path, root: Path) -> None:
+    """Try to write at a record's place before minutes of work depend on it.
+
+    The record replaces what has its name, so that must be nothing else than such a record.
+    """
     if path.is_dir():
         raise EngineError(f"{path}: is a folder: name the file that the record is to be")
+    results, place = (root / "results").resolve(), path.resolve()
+    if place.is_relative_to(results) and not place.is_relative_to(results / "proofs"):
+        raise EngineError(
+            f"{path}: lies among other results: give a path in results/proofs, or outside results"
+        )
+    if path.is_symlink() or path.exists():
+        if path.is_symlink() or not path.is_file():
+            raise EngineError(f"{path}: is no plain file: give another path")
+        try:
+            read_json(path, SCHEMA)
+        except RecordError as error:
+            raise EngineError(
+                f"{path}: is there and is no record of a proof, which would take its place: "
+                "give another path, or remove it"
+            ) from error
     trial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
