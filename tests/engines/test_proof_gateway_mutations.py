@@ -30,6 +30,9 @@ SOURCE = "        self.source = file.read_bytes()\n"
 PUBLISH = """            reply = await self._scripts.run(
                 self.valkey,
                 "publish","""
+# Where a gateway looks again whether writes are durable.
+WATCH = """            await check_durability(valkey.call, self._settings.durable)
+        except"""
 APPLY = "            await self._apply(index, view, token, plan, first)\n"
 RELEASE = """        await self._release(index, view.incarnation, token)
         self.writes += plan.writing
@@ -157,6 +160,20 @@ MUTATIONS = (
         "a write is acknowledged before Qdrant has it", "documents.py",
         [(APPLY, APPLY.replace("await ", "asyncio.ensure_future(").replace("first)", "first))"))],
         (HELD,),
+    ),
+    one(
+        "a write does not wait for one of a dead gateway", "documents.py",
+        "                    if view.writers:\n                        await self._outwait",
+        "                    if False:\n                        await self._outwait",
+        HELD,
+    ),
+    Mutation(
+        "the log's sync is switched off while it serves", "opening.py",
+        [(
+            WATCH,
+            '            await valkey.call("CONFIG", "SET", "appendfsync", "no")\n        except',
+        )],
+        (SCRIPTS,),
     ),
     Mutation(
         "a writer is admitted behind its write", "documents.py",

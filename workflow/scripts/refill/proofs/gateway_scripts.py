@@ -23,6 +23,14 @@ FIXED = {"mappings": {**MAPPING["mappings"], "dynamic": "false"}}
 SORTED = {"sort": [{"n": "desc"}]}
 # A page of so many documents is about as long as the bodies of the published experiment.
 DOCUMENTS, TEXT_BYTES = 10, 700
+# What changes a server, its log or its role and needs an administrator's rights: MONITOR is silent
+# on it, so the server's own counts tell. The harness asks for none of it beside a monitor.
+ADMINISTRATION = {
+    "config|set", "config|rewrite", "config|resetstat", "bgrewriteaof", "bgsave", "save", "debug",
+    "replicaof", "slaveof", "failover", "module", "acl|setuser", "shutdown",
+}  # fmt: skip
+# Until a gateway has looked again whether its writes are durable, if it does.
+WATCH_S = 5.0
 # Until a gateway's sweeper has looked for fills of an earlier one.
 SWEEP_S = 30.0
 
@@ -41,6 +49,8 @@ def scripts_called(subject: Subject, found: Findings) -> None:
         stack.kill_gateway()
         stack.start_gateway()
         found.same("the same request after a restart", stack.must("POST", SEARCH, SORTED), first)
+        looks = _counted(stack).get("config|get", 0)
+        wait_for(lambda: _looked_again(stack, looks), WATCH_S)
         stack.recover()
         swept = wait_for(lambda: _sweeper_looked(stack), SWEEP_S)
         found.control(swept, f"the sweeper looked at no fill within {SWEEP_S:g} s")
@@ -48,20 +58,45 @@ def scripts_called(subject: Subject, found: Findings) -> None:
         stack.qdrant.kill()
         found.same("a create without Qdrant", stack.call("PUT", "/never", MAPPING)[0], 503)
         seen = stack.monitor.seen()
+        administration = _administration(stack)
+        departures = stack.server.identity.departures(stack.server.client)
     found.note(
+        administration=administration,
         scripts={name: sha1(source) for name, source in stack.server.sources.items()},
         **seen.as_json(),
     )
     _nothing_beside(seen, found)
+    found.same("commands that administer the server", administration, {})
+    found.same("settings that the gateway has changed", departures, [])
     for name in NAMES:
         found.expect(seen.calls[name] > 0, f"the image's script {name} was never called")
     found.same("writes of fills by scripts", seen.by_scripts["SET"], seen.calls["publish"])
+
+
+def _looked_again(stack: Stack, looks: int) -> bool:
+    """Say whether a gateway asked for settings again, or has changed some."""
+    return _counted(stack).get("config|get", 0) > looks or bool(_administration(stack))
 
 
 def _sweeper_looked(stack: Stack) -> bool:
     """Say whether what only sweeping needs was done: a range of a string read, a key unlinked."""
     stats = stack.server.client.info("commandstats")
     return "cmdstat_getrange" in stats or "cmdstat_unlink" in stats
+
+
+def _counted(stack: Stack) -> dict[str, int]:
+    """How often the server was asked each command, by the server's own counts."""
+    stats = stack.server.client.info("commandstats")
+    return {key.removeprefix("cmdstat_"): told["calls"] for key, told in stats.items()}
+
+
+def _administration(stack: Stack) -> dict[str, int]:
+    """How often the server was administered, by command."""
+    return {
+        name: calls
+        for name, calls in sorted(_counted(stack).items())
+        if name in ADMINISTRATION or name.partition("|")[0] in ADMINISTRATION
+    }
 
 
 def _nothing_beside(seen: Seen, found: Findings) -> None:

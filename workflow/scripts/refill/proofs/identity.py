@@ -90,18 +90,21 @@ class Identity:
             raise ControlError(
                 f"{self._name}: {found} answers, its program says it is {self._version}"
             )
-        seen = {str(name): str(value) for name, value in client.config_get(*self._wanted).items()}
-        other = [
-            f"{name} {seen.get(name)!r} and not {value!r}"
-            for name, value in self._wanted.items()
-            if seen.get(name) != value
-        ]
-        self.settings = {name: value for name, value in seen.items() if name != "dir"}
-        if other:
+        if other := self.departures(client):
             raise ControlError(
                 f"{self._name}: runs with {', '.join(other)} as it was told: give the server "
                 "itself, not a program that changes its settings"
             )
+
+    def departures(self, client: Any) -> list[str]:
+        """Say in words which settings are not those that were given; keep what they are now."""
+        seen = {str(name): str(value) for name, value in client.config_get(*self._wanted).items()}
+        self.settings = {name: value for name, value in seen.items() if name != "dir"}
+        return [
+            f"{name} {seen.get(name)!r} and not {value!r}"
+            for name, value in self._wanted.items()
+            if seen.get(name) != value
+        ]
 
     def check_gone(self, password: str) -> None:
         """Look whether a server that was killed is dead; one that is not is asked to end.

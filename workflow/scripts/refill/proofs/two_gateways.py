@@ -25,6 +25,9 @@ MAPPING = {"mappings": {"properties": {"n": {"type": "integer"}}, "dynamic": "fa
 # The one request of a write that changes documents.
 UPSERT = b"/points?wait=true"
 GATE_S = 20.0
+# How long another gateway has for a later write while a dead one's is held; then the longest that
+# this one takes to be seen in Qdrant.
+HEAD_START_S, LATE_S = 0.3, 1.0
 NEEDS = "a gate that gateways reach: in containers, a network that this machine is on"
 
 
@@ -199,7 +202,25 @@ def held_writes(subject: Subject, found: Findings) -> None:
         found.same("generations", [s["generation"] - states[0]["generation"] for s in states],
                    [0, 1, 2])  # fmt: skip
         found.same("writers", [s["writers"] for s in states], [0, 0, 0])
+        _later_write(pair, found, gate, pool)
         pair.tell(found)
+
+
+def _later_write(pair: Pair, found: Findings, gate: Gate, pool: ThreadPoolExecutor) -> None:
+    """State that a write through another gateway is not undone by a dead one's that comes late."""
+    with held(gate, REQUEST, UPSERT):
+        dead = pool.submit(pair.write, 0)
+        wait_held(gate)
+        pair.stack.kill_gateway()
+        found.same("another write of a gateway that is killed", dead.result(), None)
+        later = pool.submit(pair.write, 1)
+        waits = not wait_for(later.done, HEAD_START_S)
+    found.note(later_write_waited=waits)
+    found.same("the later write", later.result(), 200)
+    newest = pair.ledger.floor(NAME)[ID]
+    # The dead one's is let go and comes at any moment; what it undoes stays undone.
+    undone = wait_for(lambda: pair.read_anew(1, "after a later write") != newest, LATE_S, 0.02)
+    found.expect(not undone, "a write that was acknowledged is undone by a dead gateway's")
 
 
 def _nothing_new(pair: Pair, found: Findings, when: str, before: Mapping[str, int], n: int) -> None:
@@ -226,7 +247,7 @@ CHECKS = (
     Check(
         "gateway-held-write",
         "While Qdrant has not got a write, its writer stands and other gateways neither serve nor "
-        "publish, even when its gateway is dead",
+        "publish, even when its gateway is dead; a later write is not undone by it",
         BEYOND,
         held_writes,
         needs=NEEDS,
