@@ -173,7 +173,7 @@ def test_an_engine_that_is_not_any_more_what_its_record_says_makes_the_round_inv
     completed(found)
     block = found["natives"][OPENSEARCH]
     assert block["status"] == "failed"
-    assert "record" in block["why"]
+    assert "its folder is gone" in block["why"]
     assert f"opensearch: {block['why']}" in found["invalid"]
     assert not found["valid"]
 

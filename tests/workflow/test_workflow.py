@@ -87,7 +87,6 @@ def test_folder_listing_is_as_documented(project: Project) -> None:
         "optimizers",
         "report.html",
         "ro-crate",
-        "scratch",
         "tables",
     ]
     assert not list(Path(results).rglob("*.writing"))

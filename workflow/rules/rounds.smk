@@ -48,7 +48,7 @@ use rule round_on as round_off with:
         corpus=DOCUMENT_RECORDS,
         images=IMAGE_RECORDS,
         node=ROUNDS_NODE,
-        engines=ENGINE_RECORDS,
+        engines=ancient(ENGINE_RECORDS),
         turn=in_turn("rounds/off-control/{image}-{n}"),
     output:
         record=report(
