@@ -12,6 +12,7 @@ sys.path.append(str(SCRIPTS))
 from refill.batch_job import name_tmpdir
 from refill.config.yamlfile import read_yaml
 from refill.processes import name_invocation
+from refill.rounds_node import waits
 from refill.workflow import (
     BEFORE_ALL_MEASUREMENTS,
     ENGINE_RECORD,
@@ -49,6 +50,21 @@ def in_turn(target):
             return PLANS.in_turn(target.format(**wildcards))
 
     return check
+
+
+# What has been said of the rounds' node.
+SAID = set()
+
+
+def in_session(wildcards, input):
+    """One round at a time. Says so, once, when their node takes no jobs: Slurm would wait in silence."""
+    if workflow.is_main_process and input.node and Path(input.node).exists():
+        with as_workflow_error():
+            line = waits(Path(input.node))
+        if line and line not in SAID:
+            SAID.add(line)
+            print(line, file=sys.stderr, flush=True)
+    return 1
 
 
 def one_of(names):
