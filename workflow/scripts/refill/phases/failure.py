@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from refill.engines.description import EngineError
+from refill.told import with_notes
 
 
 def first_failure(error: EngineError) -> str:
@@ -18,6 +19,8 @@ def first_failure(error: EngineError) -> str:
         seen = seen.__context__
     # What another one was made of stands in that one's words.
     made_of = {id(one.__cause__) for one in chain}
-    said = [str(one) for one in chain if isinstance(one, EngineError) and id(one) not in made_of]
+    said = [
+        with_notes(one) for one in chain if isinstance(one, EngineError) and id(one) not in made_of
+    ]
     first = said[-1]
     return first if len(said) == 1 else f"{first} (and behind that: {said[0]})"
