@@ -235,3 +235,5 @@ def test_the_first_kill_of_an_episode_meets_a_write(tmp_path: Path) -> None:
     assert ledger.failures == []
     assert ledger.counts["gateway kills with a write in the gate"] == 1
     assert ledger.counts["gateway kills that left a writer"] == 1
+    # And behind its recovery an index is made or deleted to the end.
+    assert ledger.counts["creates and deletes acknowledged"] >= 1

@@ -81,6 +81,8 @@ class Episode:
             if kill % RECOVER_EVERY == 1:
                 self._recover()
                 self._settled_read("after the recovery")
+                # To its end, so that the next kills have an index to lose, or to bring back.
+                self._turn()
         ledger.now = "at the end"
         self._recover()
         self._use_all()
@@ -343,6 +345,8 @@ def crashes(subject: Subject, found: Findings) -> None:
     )  # fmt: skip
     found.control(counts["gateway kills that left a writer"] > 0, "no kill met a write")
     found.control(counts["answers checked"] > 0, "no answer was read")
+    turned = counts["creates and deletes acknowledged"]
+    found.control(turned > 0, "no create or delete came to its end between the kills")
 
 
 CHECKS = (
