@@ -261,13 +261,15 @@ def test_every_way_a_check_can_end_has_its_word(tmp_path: Path) -> None:
                 [][0]
             if with_what == "missing":
                 raise NotRunError("no strace")
+            if with_what != "nothing":
+                found.note(looked_at=1)
             found.expect(with_what != "fail", "it does not hold")
             found.control(with_what != "void", "the control did nothing")
 
         return run_check(Check("x", "x", "beyond", run), made)
 
     wanted = {
-        "hold": PASS, "fail": FAIL, "void": VOID, "error": FAIL, "form": FAIL, "missing": NOT_RUN,
+        "hold": PASS, "nothing": VOID, "fail": FAIL, "void": VOID, "error": FAIL, "form": FAIL, "missing": NOT_RUN,
     }  # fmt: skip
     assert {name: ends(name)["outcome"] for name in wanted} == wanted
 

@@ -123,6 +123,7 @@ def run_check(check: Check, subject: Subject) -> dict[str, Any]:
     why = ""
     try:
         check.run(subject, found)
+        found.control(bool(found.evidence), "it looked at nothing: it has no evidence")
         outcome = found.outcome
     except NotRunError as error:
         # What could not be cleaned up is no matter of what this machine lacks.

@@ -209,10 +209,14 @@ def as_built(subject: Subject, found: Findings) -> None:
         server.scripts = Scripts(server.client, subject.sources)
         index = create(server)
         server.run(index.admit("w"))
-        found.same("release", server.run(index.release("w")), [1, 1])
+        released = server.run(index.release("w"))
         server.run(index.publish(index.fill(), "x", generation=1))
-        found.same("lookup", server.run(index.lookup(index.fill()))[0], 1)
-        found.same("sweep", server.run(sweep([index.fill()])), 0)
+        hit = server.run(index.lookup(index.fill()))[0]
+        swept = server.run(sweep([index.fill()]))
+        found.note(release=released, lookup=hit, sweep=swept)
+        found.same("release", released, [1, 1])
+        found.same("lookup", hit, 1)
+        found.same("sweep", swept, 0)
 
 
 def flag_restored(subject: Subject, found: Findings) -> None:
