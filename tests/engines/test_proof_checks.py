@@ -269,7 +269,8 @@ def test_every_way_a_check_can_end_has_its_word(tmp_path: Path) -> None:
         return run_check(Check("x", "x", "beyond", run), made)
 
     wanted = {
-        "hold": PASS, "nothing": VOID, "fail": FAIL, "void": VOID, "error": FAIL, "form": FAIL, "missing": NOT_RUN,
+        "hold": PASS, "nothing": VOID, "fail": FAIL, "void": VOID, "error": FAIL, "form": FAIL,
+        "missing": NOT_RUN,
     }  # fmt: skip
     assert {name: ends(name)["outcome"] for name in wanted} == wanted
 
