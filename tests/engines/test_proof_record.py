@@ -17,6 +17,7 @@ from proof_subject import subject
 from refill.config import PROJECT, load_images
 from refill.engines.description import EngineError
 from refill.evidence.attempts import list_attempts
+from refill.evidence.hashes import sha256_file
 from refill.evidence.records import write_json
 from refill.evidence.turns import STAGED
 from refill.images import build as build_image
@@ -155,6 +156,25 @@ def test_a_record_that_could_not_be_written_is_in_the_attempt(
     kept = f"results/attempts/{attempt['attempt']}/aof.json"
     assert kept in attempt["files"]
     assert json.loads((built / kept).read_text())["attempt"] == attempt["attempt"]
+
+
+def test_an_archive_that_changes_meanwhile_is_not_what_is_tried(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = built / "results/images/gateway-new.pyz"
+    whole = sha256_file(archive)
+
+    def changes(made: Subject, found: Findings) -> None:
+        archive.write_bytes(b"another one")
+        program = [Path(word) for word in made.parts.program] if made.parts else []
+        tried = [sha256_file(path) for path in program if path.suffix == ".pyz"]
+        found.note(tried=tried)
+
+    monkeypatch.setattr(suite, "CHECKS", (Check("x", "a property", "published", changes),))
+    record = prove(PLAN, FILES, silent("proof"))
+    assert record["images"]["new"]["id"] == f"sha256:{whole}"
+    tried = [made["evidence"]["tried"] for made in record["checks"] if made["image"] == "new"]
+    assert tried[0] == [whole]
 
 
 def test_a_full_disk_is_refused_before_anything_starts(

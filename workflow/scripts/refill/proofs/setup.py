@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ def opened(
         with in_containers(plan["docker"]["host"], records, scratch, say) as setup:
             yield setup
         return
-    archives = {name: _archive(path, records[name]) for name, path in images.items()}
+    archives = {name: _copied(path, records[name], scratch / name) for name, path in images.items()}
     given = plan["servers"]
     yield Setup(
         "process",
@@ -85,7 +86,15 @@ def opened(
     )
 
 
-def _archive(record_path: Path, record: Mapping[str, Any]) -> Path:
-    """Give the archive beside an image's record."""
+def _copied(record_path: Path, record: Mapping[str, Any], folder: Path) -> Path:
+    """Copy the archive beside an image's record, so that all checks run what was compared with it.
+
+    Raises:
+        EngineError: it is not the one of its record.
+    """
     here = {**record, "archive": record_path.with_suffix(".pyz").name}
-    return archive_of(record_path.parent, here)
+    found = archive_of(record_path.parent, here)
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(found, folder / found.name)
+    # Looked at again: between the two looks it can have become another one.
+    return archive_of(folder, here)
