@@ -206,7 +206,7 @@ def _measure(
         "invalid": invalid,
         "warnings": [
             *departures(containers),
-            *(without_paths(line, [files.root]) for line in system.warnings),
+            *(without_paths(line, unspoken(files.root)) for line in system.warnings),
             *warned(figures),
         ],
         "outcome": outcome,
