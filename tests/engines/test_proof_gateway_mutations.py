@@ -111,6 +111,12 @@ MUTATIONS = (
         HITS,
     ),
     one(
+        "responses live longer than was told", "catalog.py",
+        "                    self._settings.ttl_ms,\n",
+        "                    self._settings.ttl_ms * 100,\n",
+        HITS,
+    ),
+    one(
         "the sweeper removes by a plain command", "catalog.py",
         'await self.run("sweep", fills, (self.fill_prefix,))',
         'await self.command("UNLINK", *fills)',

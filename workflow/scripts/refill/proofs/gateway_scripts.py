@@ -9,10 +9,11 @@ from __future__ import annotations
 from refill.engines.description import EngineError
 from refill.engines.valkey import growth
 from refill.processes import wait_for
-from refill.proofs.calls import NAMES
+from refill.proofs.calls import FILL_PREFIX, NAMES, plain
 from refill.proofs.findings import BEYOND, Check, Findings
 from refill.proofs.monitor import Seen, sha1
-from refill.proofs.stack import Http, Stack
+from refill.proofs.servers import Server
+from refill.proofs.stack import TTL_S, Http, Stack
 from refill.proofs.subject import Subject
 
 INDEX = "/things"
@@ -118,6 +119,7 @@ def gateway_hits(subject: Subject, found: Findings) -> None:
             stack.must("PUT", f"{INDEX}/_doc/{n}", {"n": n, "text": "x" * TEXT_BYTES})
         stack.monitor.seen()
         server, before = stack.server, stack.counters()
+        began_ms = _now_ms(server)
         with stack.connection() as connection:
             log = [server.aof()]
             cold = [_page(connection, number) for number in range(count)]
@@ -125,6 +127,8 @@ def gateway_hits(subject: Subject, found: Findings) -> None:
             warm = [_page(connection, number) for number in range(count)]
             log.append(server.aof())
         after, seen = stack.counters(), stack.monitor.seen()
+        published_ms = (began_ms, _now_ms(server))
+        _lifetimes(server, published_ms, found)
     counted = {name: after[name] - before[name] for name in ("misses", "fills", "hits")}
     filling, hitting = growth(log[0], log[1]), growth(log[1], log[2])
     bodies = sum(len(body) for body in cold)
@@ -158,6 +162,40 @@ def gateway_hits(subject: Subject, found: Findings) -> None:
             f"{count} durable publications moved the replication offset by "
             f"{filling['replication_offset']}",
         )
+
+
+def _now_ms(server: Server) -> int:
+    seconds, micros = server.client.time()
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+def _lifetimes(server: Server, published_ms: tuple[int, int], found: Findings) -> None:
+    """State that each fill is served as long as the gateway was told, and its key goes soon after.
+
+    Args:
+        server: with the fills.
+        published_ms: when they were, at the earliest and at the latest, by the server's clock.
+        found: takes it.
+    """
+    client, ttl_ms = server.client, TTL_S * 1000
+    keys = list(client.scan_iter(match=f"{FILL_PREFIX}*", count=1000))
+    # The expiry is the last word of an entry's first line.
+    ends = [int(plain(client.get(key)).split("\n", 1)[0].split(" ")[-1]) for key in keys]
+    lives = [int(client.pexpiretime(key)) - end for key, end in zip(keys, ends, strict=True)]
+    found.note(
+        ttl_ms=ttl_ms,
+        served_until_ms=[min(ends) - published_ms[0], max(ends) - published_ms[1]] if ends else [],
+        key_outlives_entry_ms=[min(lives), max(lives)] if lives else [],
+    )
+    found.control(bool(keys), "there is no response whose lifetime could be looked at")
+    found.expect(
+        all(published_ms[0] <= end - ttl_ms <= published_ms[1] for end in ends),
+        f"a response is not served for the {ttl_ms} ms that the gateway was told",
+    )
+    found.expect(
+        all(0 <= life <= ttl_ms for life in lives),
+        "a key goes before its response's end, or lives on for longer than that",
+    )
 
 
 def _page(connection: Http, number: int) -> bytes:

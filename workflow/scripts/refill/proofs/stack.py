@@ -25,8 +25,9 @@ START_S = 60.0
 RECOVER_GRACE_S = 0.1
 REQUEST_S = 30.0
 LISTEN_S = 5.0
+TTL_S = 600
 SETTINGS = {
-    "ttl_s": 600, "max_entry_bytes": 262_144, "namespace": NAMESPACE, "start_timeout_s": START_S,
+    "ttl_s": TTL_S, "max_entry_bytes": 262_144, "namespace": NAMESPACE, "start_timeout_s": START_S,
 }  # fmt: skip
 
 # Whether gateways reach Qdrant through gates.
