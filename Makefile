@@ -18,7 +18,7 @@ export PYTHONPATH := $(CURDIR)/workflow/scripts
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-all: $(READY) ## Run everything at the default scale (about 25 minutes): results/report.html
+all: $(READY) ## Run everything at the default scale (about half an hour): results/report.html
 	$(SNAKEMAKE) all
 	@echo "The report: results/report.html"
 
@@ -26,7 +26,7 @@ smoke: $(READY) ## Run everything at a small scale (about 5 minutes): smoke/resu
 	$(SNAKEMAKE) all --configfile config/smoke.yaml --directory smoke
 	@echo "The report: smoke/results/report.html"
 
-proof: $(READY) ## Run the AOF crash proof alone (about 10 minutes; as root with power cuts)
+proof: $(READY) ## Run the AOF crash proof alone (about 11 minutes; as root with power cuts)
 	$(SNAKEMAKE) results/proofs/aof.json
 	@echo "The record: results/proofs/aof.json"
 

@@ -81,8 +81,9 @@ class Episode:
             if kill % RECOVER_EVERY == 1:
                 self._recover()
                 self._settled_read("after the recovery")
-                # To its end, so that the next kills have an index to lose, or to bring back.
-                self._turn()
+                if kill % (2 * RECOVER_EVERY) == 1:
+                    # To its end, so that the next kills have an index to lose, or to bring back.
+                    self._turn()
         ledger.now = "at the end"
         self._recover()
         self._use_all()

@@ -27,7 +27,7 @@ UPSERT = b"/points?wait=true"
 GATE_S = 20.0
 # How long another gateway has for a later write while a dead one's is held; then the longest that
 # this one takes to be seen in Qdrant.
-HEAD_START_S, LATE_S = 0.3, 1.0
+HEAD_START_S, LATE_S = 0.3, 0.5
 NEEDS = "a gate that gateways reach: in containers, a network that this machine is on"
 
 
