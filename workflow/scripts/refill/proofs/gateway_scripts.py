@@ -180,8 +180,11 @@ def _lifetimes(server: Server, published_ms: tuple[int, int], found: Findings) -
     client, ttl_ms = server.client, TTL_S * 1000
     keys = list(client.scan_iter(match=f"{FILL_PREFIX}*", count=1000))
     # The expiry is the last word of an entry's first line.
-    ends = [int(plain(client.get(key)).split("\n", 1)[0].split(" ")[-1]) for key in keys]
-    lives = [int(client.pexpiretime(key)) - end for key, end in zip(keys, ends, strict=True)]
+    said = [plain(client.get(key)).partition("\n")[0].rpartition(" ")[2] for key in keys]
+    whole = {key: int(word) for key, word in zip(keys, said, strict=True) if word.isdecimal()}
+    ends = list(whole.values())
+    lives = [int(client.pexpiretime(key)) - end for key, end in whole.items()]
+    found.same("responses' keys that hold no entry", len(keys) - len(whole), 0)
     found.note(
         ttl_ms=ttl_ms,
         served_until_ms=[min(ends) - published_ms[0], max(ends) - published_ms[1]] if ends else [],
