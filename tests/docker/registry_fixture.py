@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import shutil
-import socket
 import tarfile
 from pathlib import Path
 from typing import Any, Self
 
 import requests
 import yaml
+from refill.runtimes.ports import free_port
 from service_process import PATH, ServiceProcess
 
 PROGRAM = "docker-registry"
@@ -21,8 +21,7 @@ class Registry:
     """A registry that keeps its images in a folder. Used as a context; `stop` ends it earlier."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.host = f"127.0.0.1:{listener.getsockname()[1]}"
+        self.host = f"127.0.0.1:{free_port()}"
         self._folder = folder
 
     def __enter__(self) -> Self:

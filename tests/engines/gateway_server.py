@@ -24,6 +24,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 from refill.faults import gate
 from refill.load.wire import Address
+from refill.runtimes.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 TREE = ROOT / "images" / "gateway"
@@ -33,12 +34,6 @@ START_S = 30.0
 JSON = {"Content-Type": "application/json"}
 
 Answer = tuple[int, Any]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def until(

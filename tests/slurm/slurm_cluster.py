@@ -10,7 +10,6 @@ import os
 import platform
 import secrets
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from typing import Self
 
 import psutil
 from refill.processes import wait_for
+from refill.runtimes.ports import free_port
 
 CONFIG = Path("/etc/slurm/slurm.conf")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "scancel", "squeue", "sinfo")
@@ -217,7 +217,7 @@ class SlurmCluster:
         prolog = self.folder / "prolog"
         prolog.write_text(PROLOG.format(folder=self.folder))
         prolog.chmod(0o755)
-        ports = _free_ports(1 + len(NODES))
+        ports = [free_port() for _ in range(1 + len(NODES))]
         nodes = "\n".join(
             f"NodeName={node} NodeAddr=127.0.0.1 NodeHostname={platform.node()} Port={port} "
             f"CPUs={CPUS} RealMemory={MEMORY_MB} State=UNKNOWN"
@@ -286,15 +286,6 @@ def _put_back(before: bytes | None) -> None:
         CONFIG.unlink(missing_ok=True)
     else:
         CONFIG.write_bytes(before)
-
-
-def _free_ports(count: int) -> list[int]:
-    """Give ports of loopback that nothing listens on, all of them different."""
-    with ExitStack() as held:
-        listeners = [
-            held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
-        ]
-        return [listener.getsockname()[1] for listener in listeners]
 
 
 def stamp(text: str) -> float:

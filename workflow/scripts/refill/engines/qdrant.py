@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from refill.engines.description import Description, EngineError, Place
 from refill.load.wire import Address, Connection, WireError, prepare
-from refill.runtimes.process import free_port
+from refill.runtimes.ports import free_port
 
 COLLECTION = "refill"
 VECTOR = "dense"

@@ -14,7 +14,8 @@ from refill.runtimes.cgroups import Limits
 from refill.runtimes.container import END_TIMEOUT_S, LOOPBACK, Container, Program, Surroundings
 from refill.runtimes.counters import container_resources
 from refill.runtimes.network import Opener, published_cost
-from refill.runtimes.process import Resources, free_port
+from refill.runtimes.ports import free_port
+from refill.runtimes.process import Resources
 from refill.runtimes.started_engine import StartedEngine
 
 # Where an image has no place of its own for data.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ import psutil
 from refill.engines.description import Description, EngineError, Place
 from refill.load.wire import Address
 from refill.processes import die_with_parent
+from refill.runtimes.ports import free_port
 from refill.runtimes.started_engine import StartedEngine
 from refill.runtimes.users import hand_over, other_user, place_for
 
@@ -243,10 +243,3 @@ def _prepare_child(cpus: int | None) -> None:
     die_with_parent()
     if cpus is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cpus])
-
-
-def free_port() -> int:
-    """Give a port on loopback that nothing listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port

@@ -1,0 +1,48 @@
+"""Ports for engines, of those that the system gives to nobody by itself.
+
+A port of the ephemeral range (Linux: 32768 to 60999) can be taken between its choice and the
+engine's start, and while an engine is down between a kill and its next start: by any outgoing
+connection of this machine, and in a container by the daemon's own name server, which listens in the
+container's network on a port that the system picks for it.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+LEAST, MOST = 10_000, 65_535
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+TRIES = 1000
+# An engine may ask for two, and starts with both later.
+_given: set[int] = set()
+
+
+def free_port() -> int:
+    """Give a port on loopback that nothing listens on now, and that this process got only once.
+
+    Raises:
+        OSError: there is none.
+    """
+    every, ephemeral = range(LEAST, MOST + 1), _ephemeral()
+    # Where the ephemeral range is everything, there is no choice.
+    wanted = [port for port in every if port not in ephemeral] or every
+    # Of the system's own randomness: a seed of a measurement must not lead two runs to one port.
+    for port in random.SystemRandom().sample(wanted, min(TRIES, len(wanted))):
+        if port in _given:
+            continue
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            _given.add(port)
+            return port
+    raise OSError(f"none of {TRIES} ports of {LEAST} to {MOST} that were tried on loopback is free")
+
+
+def _ephemeral() -> range:
+    """Give the ports that the system picks from for whoever asks for any."""
+    try:
+        first, last = map(int, EPHEMERAL.read_text().split())
+    except (OSError, ValueError):
+        first, last = 32_768, MOST
+    return range(first, last + 1)
