@@ -110,6 +110,18 @@ def test_what_may_have_passed_is_tried_again_and_reruns_rounds_only_when_it_has(
     assert code == 0, text
     assert "Nothing to be done" in text
 
+    # Half again: the round that had it is kept, and nothing of it is asked for when it is whole.
+    core.rename(aside)
+    script = project.folder / "workflow/scripts/prepare_engine.py"
+    script.write_text(script.read_text() + "# a change, so that the rule runs\n")
+    assert ran(project, ROUND) == {"native_engine"}
+    assert read_json(project.folder / ENGINE)["status"] == "not at hand"
+    assert ran(project, ROUND) == {"native_engine"}
+    aside.rename(core)
+    assert ran(project, ROUND) == {"native_engine"}
+    assert read_json(project.folder / ENGINE)["status"] == "at hand"
+    assert read_json(project.folder / ROUND)["attempt"] == third["attempt"]
+
 
 def test_ctrl_c_ends_a_download_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

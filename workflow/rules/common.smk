@@ -17,6 +17,7 @@ from refill.workflow import (
     BEFORE_ALL_MEASUREMENTS,
     ENGINE_RECORD,
     PROOF,
+    ROUND_RECORD,
     Plans,
     as_workflow_error,
 )
@@ -40,6 +41,16 @@ with as_workflow_error():
 def all_cores(wildcards, input=None, attempt=None):
     """A measurement has the machine for itself, however many cores Snakemake was given."""
     return PLANS.node_cpus or workflow.cores or 1
+
+
+def planned(plan):
+    """A parameter's function of the wildcards, whose errors end Snakemake with their own words."""
+
+    def plan_of(wildcards):
+        with as_workflow_error():
+            return plan(wildcards)
+
+    return plan_of
 
 
 def in_turn(target):

@@ -20,7 +20,7 @@ rule corpus:
         mem_mb=PLANS.corpus_needs.mem_mb,
         runtime=PLANS.corpus_needs.runtime,
     params:
-        plan=lambda w: PLANS.corpus(w.corpus),
+        plan=planned(lambda w: PLANS.corpus(w.corpus)),
         size=lambda w: PLANS.corpus_size(w.corpus),
     message:
         "Corpus {wildcards.corpus}: {params.size}"
@@ -45,7 +45,7 @@ rule documents:
         mem_mb=2000,
         runtime=30,
     params:
-        plan=lambda w: PLANS.documents(w.corpus),
+        plan=planned(lambda w: PLANS.documents(w.corpus)),
     script:
         "../scripts/prepare_documents.py"
 

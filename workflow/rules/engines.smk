@@ -9,7 +9,6 @@ checkpoint native_engine:
         turn=in_turn("engines/{engine}"),
     output:
         record=ENGINE_RECORD.format("{engine}"),
-        home=directory("results/engines/{engine}/home"),
     log:
         "results/logs/engines/{engine}.log",
     wildcard_constraints:
@@ -21,7 +20,7 @@ checkpoint native_engine:
         mem_mb=2000,
         runtime=30,
     params:
-        plan=lambda w: PLANS.native_engine(w.engine),
+        plan=planned(lambda w: PLANS.native_engine(w.engine)),
     script:
         "../scripts/prepare_engine.py"
 

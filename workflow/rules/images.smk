@@ -16,7 +16,7 @@ rule image:
     conda:
         "../../environment.yml"
     params:
-        plan=lambda w: PLANS.image(w.image),
+        plan=planned(lambda w: PLANS.image(w.image)),
     script:
         "../scripts/build_image.py"
 

@@ -29,7 +29,7 @@ rule optimizer:
         mem_mb=PLANS.optimizer_needs.mem_mb,
         runtime=PLANS.optimizer_needs.runtime,
     params:
-        plan=lambda w: PLANS.optimizer(w.id, int(w.repeat)),
+        plan=planned(lambda w: PLANS.optimizer(w.id, int(w.repeat))),
     script:
         "../scripts/run_optimizer.py"
 

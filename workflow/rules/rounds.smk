@@ -37,7 +37,7 @@ rule round_on:
         mem_mb=PLANS.round_needs.mem_mb,
         runtime=PLANS.round_needs.runtime,
     params:
-        plan=lambda w: PLANS.round("on-main", w.image, int(w.n)),
+        plan=planned(lambda w: PLANS.round("on-main", w.image, int(w.n))),
     script:
         "../scripts/run_round.py"
 
@@ -63,11 +63,12 @@ use rule round_on as round_off with:
         "results/logs/rounds/off-control/{image}-{n}.log",
     priority: lambda w: PLANS.round_priority("off-control", w.image, int(w.n))
     params:
-        plan=lambda w: PLANS.round("off-control", w.image, int(w.n)),
+        plan=planned(lambda w: PLANS.round("off-control", w.image, int(w.n))),
 
 
 ROUND_RECORDS = [
-    f"results/rounds/{profile}/{image}-{n}.json" for profile, image, n in PLANS.rounds
+    ROUND_RECORD.format(profile=profile, image=image, n=n)
+    for profile, image, n in PLANS.rounds
 ]
 ROUND_FILES = [
     f"results/rounds/{profile}/{image}-{n}.{file}"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from refill.edge import logged
-from refill.engines.installations import prepare, prepare_image
+from refill.engines.installations import home_of, prepare, prepare_image
 from refill.evidence.turns import preparing
 from refill.processes import Watch
 
@@ -15,8 +15,10 @@ if __name__ == "__main__":
     with logged(smk.log[0]) as terminal, Watch():
         plan = dict(smk.params.plan)
         told = (plan["code"], plan["attempt"])
-        home, file = Path(smk.output.home), Path(smk.output.record)
-        with preparing(Path(), f"engines/{plan['name']}"):
+        file = Path(smk.output.record)
+        # No output: Snakemake deletes those before a job, and rounds may run from it.
+        home = home_of(file)
+        with preparing(Path(), f"engines/{plan['name']}") as check:
             if "pull" in plan:
                 host = plan["docker"]["host"]
                 record = prepare_image(
@@ -26,15 +28,15 @@ if __name__ == "__main__":
                     host,
                     home,
                     file,
-                    plan["code"],
-                    plan["attempt"],
+                    *told,
+                    check,
                 )
             else:
                 spec, settings = plan["spec"], plan["settings"]
-                record = prepare(Path(), plan["name"], spec, settings, home, file, *told)
+                record = prepare(Path(), plan["name"], spec, settings, home, file, *told, check)
         said = record["status"]
         if said != "at hand":
             next_time = "; the next run tries again" if record["again"] else ""
-            said += f": {record['why']}{next_time}"
+            said += f": {record['why']}{next_time}; rounds that measured it already are kept"
         for stream in (terminal, sys.stdout):
             print(f"{plan['name']}: {said}", file=stream)

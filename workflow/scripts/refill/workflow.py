@@ -31,6 +31,7 @@ from refill.evidence.code import code_hash
 from refill.evidence.turns import refuse_superseded
 from refill.operations import limits
 from refill.operations.catalog import load_operations
+from refill.phases.round_engines import installed
 from refill.phases.round_plan import plain
 from refill.processes import named_invocation
 from refill.told import ToldError
@@ -42,6 +43,7 @@ PROOF = 15_000
 # Nothing is built or fetched between two measurements.
 BEFORE_ALL_MEASUREMENTS = 30_000
 ENGINE_RECORD = "results/engines/{}.json"
+ROUND_RECORD = "results/rounds/{profile}/{image}-{n}.json"
 SECTIONS = ("upload", "search", "draining", "steady")
 
 
@@ -204,15 +206,16 @@ class Plans:
         """Give the plan of one round.
 
         It holds what the records of the native engines say now: a round runs again when another
-        one is at hand, and not when one that is not was tried once more. (The records' paths are
-        not arguments: Snakemake forgets a parameter that is made from a rule's input.)
+        one is at hand, and not when one that is not was tried once more, or one that the round
+        measured is gone. (The records' paths are not arguments: Snakemake forgets a parameter that
+        is made from a rule's input.)
         """
         rounds = self.config["rounds"]
         kept = (
             "seed", "engines", "warm_up", "timeout_s", "trial_limit_s", "valkey", "gateway",
             "native",
         )  # fmt: skip
-        return self._plan(
+        plan = self._plan(
             "run_round.py",
             profile=profile,
             image=image,
@@ -228,12 +231,15 @@ class Plans:
             cpus=self.containers.round_cpus(self.config["qdrant"]["cpus"], self.cpus),
             **self.containers.measurement("host", "budget"),
             native_specs={name: self._native[name] for name in self.native_engines},
-            installed={
-                name: installations.identity_of(Path(ENGINE_RECORD.format(name)))
-                for name in self.native_engines
-            },
             **{key: rounds[key] for key in kept},
         )
+        now = {
+            name: installations.identity_of(Path(ENGINE_RECORD.format(name)))
+            for name in self.native_engines
+        }
+        record = Path(ROUND_RECORD.format(profile=profile, image=image, n=n))
+        plan["installed"] = installed(plan, now, record)
+        return dict(sorted(plan.items()))
 
     def native_engine(self, name: str) -> dict[str, Any]:
         """Give the plan of making a native engine ready.

@@ -7,7 +7,9 @@ and the record of an engine says so.
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,38 +19,33 @@ from refill.engines.description import EngineError
 from refill.evidence.hashes import sha256_file
 
 
-def assemble(spec: Mapping[str, Any], home: Path) -> None:
+def assemble(spec: Mapping[str, Any], home: Path, earlier: Path | None = None) -> None:
     """Lay out a home from an engine's artifacts.
 
     Args:
         spec: entry of config/native.yaml.
-        home: folder that is made anew.
+        home: folder that is empty, or not there; after an error half a home may lie in it.
+        earlier: a home from which those artifacts are taken that are in it as they are pinned, so
+            that nothing that is here needs a network.
 
     Raises:
         EngineError: Maven is missing, an artifact cannot be had, or one is not what is pinned.
     """
-    shutil.rmtree(home, ignore_errors=True)
-    fetched = home / "fetched"
-    fetched.mkdir(parents=True)
-    try:
-        _lay_out(spec, home, fetched)
-    except BaseException:
-        # Half a home is none.
-        shutil.rmtree(home, ignore_errors=True)
-        home.mkdir()
-        raise
-
-
-def _lay_out(spec: Mapping[str, Any], home: Path, fetched: Path) -> None:
-    # Once for all folders: most of the time is the client's own start.
-    maven.copy([c for pinned in spec["artifacts"].values() for c in pinned], fetched)
+    missing = []
     for folder, pinned in spec["artifacts"].items():
         (home / folder).mkdir(parents=True)
         for coordinates, wanted in pinned.items():
-            jar = fetched / jar_name(coordinates)
-            _check(coordinates, jar, wanted)
-            jar.replace(home / folder / jar.name)
-    shutil.rmtree(fetched)
+            place = Path(folder, jar_name(coordinates))
+            if earlier is None or not _taken(earlier / place, home / place, wanted):
+                missing.append((coordinates, home / place, wanted))
+    if missing:
+        with tempfile.TemporaryDirectory(prefix=".fetched-", dir=home) as fetched:
+            # All at once: most of the time is the client's own start.
+            maven.copy([coordinates for coordinates, _, _ in missing], Path(fetched))
+            for coordinates, place, wanted in missing:
+                jar = Path(fetched, place.name)
+                _check(coordinates, jar, wanted)
+                jar.replace(place)
     # A release has them; a node would make what is missing, and may not write here.
     for name in ("bin", "plugins"):
         (home / name).mkdir(parents=True)
@@ -56,6 +53,20 @@ def _lay_out(spec: Mapping[str, Any], home: Path, fetched: Path) -> None:
         path = home / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+
+
+def _taken(jar: Path, place: Path, wanted: str) -> bool:
+    """Give a file that is the wanted one a second name; False where it is not."""
+    try:
+        if sha256_file(jar) != wanted:
+            return False
+        try:
+            os.link(jar, place)
+        except OSError:
+            shutil.copyfile(jar, place)  # no hard links here
+    except OSError:
+        return False
+    return True
 
 
 def _check(coordinates: str, jar: Path, wanted: str) -> None:

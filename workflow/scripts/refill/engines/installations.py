@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from refill.batch_job import batch_job
 from refill.engines import artifacts, elasticsearch, home_files, java, native, opensearch
 from refill.engines.description import EngineError, NotInstalledError
 from refill.evidence.hashes import sha256_bytes
 from refill.evidence.records import RecordError, canonical_json, read_json, write_json
 from refill.evidence.scrub import without_paths
+from refill.temporary import folder_beside
 
 SCHEMA = "refill.engine/2"
 # The folder of a home that holds its Java.
@@ -38,6 +41,11 @@ class Installed:
     image: Mapping[str, Any] | None = None
 
 
+def home_of(record: Path) -> Path:
+    """Give the folder for what is put together or fetched for an engine of a record."""
+    return record.with_suffix("") / "home"
+
+
 def prepare(
     root: Path,
     name: str,
@@ -47,11 +55,13 @@ def prepare(
     record: Path,
     code: str,
     attempt: int = 1,
+    check: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Make a native engine ready to be started, if it can be had, and write its record.
 
     An engine that cannot be had is no error: its record says why, and its cells stand in the
-    tables as not measured.
+    tables as not measured. A home that is there is replaced by another one only, at the end, so
+    that a round can go on with it meanwhile.
 
     Args:
         root: the project's working folder.
@@ -62,16 +72,21 @@ def prepare(
         record: where the record goes.
         code: hash of the code.
         attempt: which try this is, as `next_attempt` gives it.
+        check: called right before anything takes its place; what it raises leaves all as it was.
     """
-    home.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = {"schema": SCHEMA, "name": name, "code": code, "attempt": attempt}
-    try:
-        if settings[name]["url"]:
-            content |= {"status": "at hand", "source": "url"}
-        else:
-            content |= {"status": "at hand", **_installed(root, name, spec, settings, home)}
-    except EngineError as error:
-        content |= _not_at_hand(error, root)
+    with _made_beside(home) as (made, put_in_place):
+        try:
+            if settings[name]["url"]:
+                content |= {"status": "at hand", "source": "url"}
+            else:
+                content |= {"status": "at hand"}
+                content |= _installed(root, name, spec, settings, made, home)
+        except EngineError as error:
+            content |= _not_at_hand(error, root)
+        check()
+        if content["status"] == "at hand":
+            put_in_place()
     write_json(record, content)
     return content
 
@@ -85,6 +100,7 @@ def prepare_image(
     record: Path,
     code: str,
     attempt: int = 1,
+    check: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Make a native engine's image ready to be started, if it can be had, and write its record.
 
@@ -93,10 +109,11 @@ def prepare_image(
         name: `opensearch` or `elasticsearch`.
         reference: the image that is pulled unless it is there.
         host: the daemon's address; None: the default.
-        home: folder that stays empty.
+        home: folder that is empty afterwards, if it can be had.
         record: where the record goes.
         code: hash of the code.
         attempt: which try this is, as `next_attempt` gives it.
+        check: as for `prepare`.
 
     Raises:
         DockerError: there is no daemon.
@@ -105,7 +122,6 @@ def prepare_image(
     from refill.runtimes.docker_daemon import DockerError, connect
     from refill.runtimes.docker_pulls import resolve
 
-    home.mkdir(parents=True, exist_ok=True)
     content: dict[str, Any] = {"schema": SCHEMA, "name": name, "code": code, "attempt": attempt}
     content["source"] = "docker"
     client = connect(host)
@@ -116,24 +132,64 @@ def prepare_image(
         content |= _not_at_hand(error, root)
     finally:
         client.close()
+    with _made_beside(home) as (_, put_in_place):
+        check()
+        if content["status"] == "at hand":
+            put_in_place()
     write_json(record, content)
     return content
+
+
+@contextmanager
+def _made_beside(home: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """Give an empty folder beside a home, and what puts it in the home's place.
+
+    A home of the same files stays: rounds may run from it, and a job of a cluster that somebody
+    else's has taken over must not take it away.
+    """
+    with folder_beside(home) as folder:
+        made = folder / home.name
+        made.mkdir()
+
+        def put_in_place() -> None:
+            if not _same(made, home):
+                if home.exists():
+                    home.rename(folder / "earlier")
+                made.rename(home)
+
+        yield made, put_in_place
+
+
+def _same(made: Path, home: Path) -> bool:
+    try:
+        return home.is_dir() and home_files.files_of(made) == home_files.files_of(home)
+    except EngineError:
+        return False  # not even readable
 
 
 def _not_at_hand(error: Exception, root: Path) -> dict[str, Any]:
     """Give what a record says of an engine that cannot be had.
 
-    `again`: whether the next run of the workflow tries once more, though its plan is the same.
+    `again`: whether the next run of the workflow tries once more, though its plan is the same. The
+    plan knows what is installed where it is made, which on a cluster is not the node of the job.
     """
-    again = not isinstance(error, NotInstalledError)
+    again = not isinstance(error, NotInstalledError) or batch_job() is not None
     why = without_paths(str(error), [root])
     return {"status": "not at hand", "why": why, "again": again}
 
 
 def _installed(
-    root: Path, name: str, spec: Mapping[str, Any], settings: Mapping[str, Any], home: Path
+    root: Path,
+    name: str,
+    spec: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    home: Path,
+    earlier: Path,
 ) -> dict[str, Any]:
-    """Find or put together an engine's home and its Java; give what a record says of them."""
+    """Find or put together an engine's home and its Java; give what a record says of them.
+
+    `home` is empty, `earlier` one that may hold the same files already.
+    """
     given, asked_java = settings[name]["home"], settings["java"]
     place = Path(given) if given else home
     # Asked first: without Java nothing needs to be downloaded.
@@ -142,7 +198,7 @@ def _installed(
     if given:
         content |= _release(name, place)
     else:
-        artifacts.assemble(spec, home)
+        artifacts.assemble(spec, home, earlier)
         if name == elasticsearch.NAME:
             elasticsearch.complete(home)
         content |= {"version": spec["version"], "absent": list(spec["absent"])}
@@ -204,26 +260,28 @@ def next_attempt(record: Path) -> int:
     """Give the number of the try that a plan asks for.
 
     It stays that of the record, so that nothing is done twice, unless the engine was not at hand
-    for a reason that may have passed: then it is the next, and the changed plan runs the rule.
+    for a reason that may have passed: then it is the next, and the changed plan runs the rule. So
+    does 0, where what stands there is no record, or one of an earlier version.
     """
+    if not record.exists():
+        return 1
     try:
         content = read_json(record, SCHEMA)
     except RecordError:
-        return 1
+        return 0
     return int(content["attempt"]) + int(content.get("again", False))
 
 
 def identity_of(record: Path) -> str | None:
     """Give the SHA-256 of what an engine's record says of it; None where it is not at hand.
 
-    How often it was tried, by which code, and why it is not there change nothing for a round.
-
-    Raises:
-        RecordError: there is something else in the record's place.
+    How often it was tried, by which code, and why it is not there change nothing for a round. None
+    also where there is no record, or something else in its place: the rule makes it first.
     """
-    if not record.exists():
+    try:
+        content = read_json(record, SCHEMA)
+    except RecordError:
         return None
-    content = read_json(record, SCHEMA)
     if content["status"] != "at hand":
         return None
     kept = {key: value for key, value in content.items() if key not in ("attempt", "code")}

@@ -17,7 +17,7 @@ from refill.config.load import load_native
 from refill.engines import elasticsearch, home_files
 from refill.engines.artifacts import jar_name
 from refill.engines.description import EngineError
-from refill.engines.installations import JAVA, SCHEMA
+from refill.engines.installations import JAVA, SCHEMA, home_of
 from refill.evidence.hashes import sha256_bytes
 from refill.evidence.records import RecordError, read_json
 
@@ -28,7 +28,7 @@ def differences(work: Path, project: Path, path: str) -> tuple[list[str], list[s
     `work` is the folder that holds results, `project` the one with config/native.yaml, `path` the
     record's below `work`. A home that is not there (no archive has it) is a note.
     """
-    home = Path(path).with_suffix("") / "home"
+    home = home_of(Path(path))
     try:
         record = read_json(work / path, SCHEMA)
         recorded = _recorded(record)

@@ -25,7 +25,7 @@ WRITTEN_LATER = (
     # The data of engines that run, or were killed.
     "results/scratch/*",
     # The jars of native engines: `engine_homes` holds them against the engines' records.
-    "results/engines/*/home/*",
+    "results/engines/*/*",
 )
 
 # First match wins. Patterns are those of fnmatch: * crosses folders.

@@ -22,7 +22,7 @@ from refill.batch_job import scratch, unspoken
 from refill.corpora.documents import Documents
 from refill.engines.description import EngineError
 from refill.engines.installations import SCHEMA as ENGINE_SCHEMA
-from refill.engines.installations import is_at_hand, open_installation
+from refill.engines.installations import home_of, is_at_hand, open_installation
 from refill.evidence.attempts import Attempt
 from refill.evidence.hashes import sha256_file
 from refill.evidence.host import host_facts
@@ -38,6 +38,7 @@ from refill.phases.attempted import attempted
 from refill.phases.containers import Containers, departures, opened
 from refill.phases.failure import first_failure
 from refill.phases.pauses import client_pauses
+from refill.phases.round_engines import SCHEMA, asked_for
 from refill.phases.round_ledger import write_ledger
 from refill.phases.round_native import RECORDED, NativeParts
 from refill.phases.round_parts import Parts
@@ -58,7 +59,6 @@ from refill.phases.unanswered import PATIENCE_TIMEOUTS
 from refill.phases.url_index import new_name
 from refill.progress import Progress
 
-SCHEMA = "refill.round/1"
 PROFILE_SCHEMA = "refill.raw-profile/1"
 RESOURCES_SCHEMA = "refill.round-resources/1"
 INDEX = "flights"
@@ -218,6 +218,7 @@ def _measure(
         "engines": system.identities,
         "containers": containers,
         "natives": natives,
+        "asked_for": asked_for(plan),
         "configuration": {
             "counts": plan["counts"],
             "gateway": plan["gateway"],
@@ -327,7 +328,7 @@ def _native_parts(
     """
     record, settings = files.engines[name], plan["native"]
     installed = open_installation(
-        record, name, plan["native_specs"][name], settings, record.with_suffix("") / "home"
+        record, name, plan["native_specs"][name], settings, home_of(record)
     )
     # In a container the CPUs of its budget, whatever this machine has.
     budget = plan["docker"]["budget"]["cpus"] if installed.image else None

@@ -19,6 +19,7 @@ from refill.corpora.documents import Documents
 from refill.engines.description import EngineError
 from refill.evidence.scrub import make_packable
 from refill.load.wire import Address
+from refill.phases.round_engines import NOT_MEASURED
 from refill.phases.round_native import NativeEngine, NativeParts
 from refill.phases.round_stack import GatewayStack, Moment
 from refill.runtimes.engine import explained
@@ -193,7 +194,7 @@ class RoundSystem(OpensParts):
         found: dict[str, Any] = {}
         for name in wanted:
             if name in self._absent:
-                found[name] = {"status": "not measured", "why": self._absent[name]}
+                found[name] = {"status": NOT_MEASURED, "why": self._absent[name]}
                 continue
             block: dict[str, Any] = {"status": "measured"}
             if name in self.failed:
