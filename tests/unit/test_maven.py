@@ -67,21 +67,21 @@ def said(text: str, status: int = 1) -> str:
             f"{GOAL}Could not transfer artifact {JAR} from/to central "
             "(https://me:pass word@repo.example/maven2): repo.example: Temporary failure in name "
             f"resolution -> [Help 1]\n{ADVICE}",
-            ["no repository can be reached: connect to a network", "Could not transfer artifact"],
+            ["no repository can be reached: connect to a network", f"(it names {JAR})"],
         ),
         (
             f"{GOAL}Cannot access central (https://repo.example) in offline mode and the artifact "
             f"{JAR} has not been downloaded from it before. -> [Help 1]\n{ADVICE}",
-            ["no repository can be reached", "in offline mode and the artifact"],
+            ["no repository can be reached", f"(it names {JAR})"],
         ),
         (
             f"{GOAL}Could not find artifact {JAR} in central (https://repo.example) -> [Help 1]\n",
-            ["no repository has it: check its name", f"Could not find artifact {JAR} in central"],
+            ["no repository has it: check its name", f"(it names {JAR})"],
         ),
         (
             f"{GOAL}Could not transfer artifact {JAR} from/to x (https://repo.example): Checksum "
             "validation failed, expected 12 but is 34 -> [Help 1]",
-            ["a file was damaged", "Checksum validation failed"],
+            ["a file was damaged", f"(it names {JAR})"],
         ),
         (
             f"{GOAL}authentication failed for https://repo.example, status: 401 Unauthorized",
@@ -91,29 +91,39 @@ def said(text: str, status: int = 1) -> str:
             "[ERROR] Error executing Maven.\n[ERROR] 1 problem was encountered while building the "
             "effective settings\n[FATAL] Non-parseable settings /home/some.body/.m2/settings.xml: "
             "expected start tag",
-            ["its settings.xml cannot be read", "Non-parseable settings settings.xml: expected"],
+            ["its settings.xml cannot be read"],
         ),
         (
             "The JAVA_HOME environment variable is not defined correctly,\n"
             "this environment variable is needed to run this program.",
-            ["it finds no Java for itself", "this environment variable is needed"],
+            ["it finds no Java for itself"],
         ),
         (
             "[ERROR] Could not create local repository at /srv/build/some.body/.m2/repository -> "
             "[Help 1]",
-            ["Maven: It says: Could not create local repository at repository"],
+            ["it may not write its local repository"],
         ),
         ("[ERROR] No space left on device", ["the disk is full: make room"]),
-        ("", ["Maven: It says nothing."]),
-        ("\x1b[1;31m[ERROR]\x1b[m Something", ["Maven: It says: Something"]),
+        ("", ["Maven: it failed for a reason that is not known here; `mvn dependency:get"]),
+        ("\x1b[1;31m[ERROR]\x1b[m Not aut\x1b[mhorized", ["the repository refuses"]),
+        (
+            f"{GOAL}Could not transfer artifact some.group:some-jar:jar:1.0 from/to x: status code:"
+            " 503, reason phrase: Service Unavailable (503)",
+            ["the repository fails by itself: try later", f"(it names {JAR})"],
+        ),
+        (
+            f"{GOAL}Connect to some.body:pass word@example/ [example/192.0.2.7] via proxy "
+            "example/10.0.0.1:3128 as some.body failed",
+            ["no repository can be reached"],
+        ),
         (
             f"{GOAL}The following artifacts could not be resolved: {'a:b:1, ' * 200}: Could not "
             f"find artifact {JAR} in central",
-            [" ... ", f"Could not find artifact {JAR} in central"],
+            ["no repository has it", f"(it names {JAR})"],
         ),
     ],
 )
-def test_a_failure_is_told_in_words_and_in_mavens_own(
+def test_a_failure_is_told_in_plain_words_and_none_of_mavens(
     client: Any, tmp_path: Path, temporary: Path, text: str, words: list[str]
 ) -> None:
     client(said(text))
@@ -121,7 +131,7 @@ def test_a_failure_is_told_in_words_and_in_mavens_own(
         maven.copy([JAR], tmp_path)
     told = str(raised.value)
     assert all(word in told for word in words), told
-    private = ("://", "example/", "some.body", "pass word", "Help 1", "stack trace", "\x1b")
+    private = ("://", "example", "some.body", "pass word", "Help 1", "192.0", "3128", "\x1b")
     assert not [word for word in private if word in told]
     assert len(told) < 1400
     assert list(temporary.iterdir()) == []
@@ -192,7 +202,7 @@ def test_one_that_takes_too_long_is_ended_with_all_that_it_started(
 ) -> None:
     monkeypatch.setattr(maven, "TIMEOUT_S", 1.0)
     client(HANGS.format(tmp_path))
-    with pytest.raises(EngineError, match=r"did not end within 1 s\. It says: downloading"):
+    with pytest.raises(EngineError, match="did not end within 1 s; `mvn dependency:get"):
         maven.copy([JAR], tmp_path)
     assert wait_for(lambda: not running(tmp_path / "child"), 10)
     assert not running(tmp_path / "own")

@@ -1,7 +1,8 @@
 """Maven's ordinary client: artifacts copied to a folder, and its failures in plain words.
 
-Where the machine's set-up looks for artifacts is its own business: no address, no user and no
-folder of it stands in what is said here.
+Where the machine's set-up looks for artifacts is its own business. Maven's words hold addresses,
+proxies, users and folders in too many forms to take them all out, so none of them are told: only
+which of the known reasons is in them, and which of the wanted artifacts they name.
 """
 
 from __future__ import annotations
@@ -21,16 +22,8 @@ CLIENT = "mvn"
 # By its full name: of a prefix that it cannot look up, Maven does not say why.
 PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin"
 TIMEOUT_S = 900.0
-_LINES = 3
-_LONGEST = 400
+_SHOWN = 3
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-# With user and password, which may hold spaces.
-_ADDRESS = re.compile(r"\s*\(?\b\w+://(?:[^/@\n]*@)?\S+")
-_FOLDER = re.compile(r"(?<![\w.:/])/(?:[^\s/:]+/)+(?=[^\s/:])")
-_ADVICE = re.compile(
-    r"To see the full stack trace|Re-run Maven|For more information about the errors"
-    r"|^\[Help \d+\]|^-> \[Help \d+\]$|^After correcting the problems"
-)
 # Maven remembers what it did not find for a day, and does not ask again.
 _REMEMBERED = re.compile(
     r"cached in the local repository|during a previous attempt|resolution (will not be|is not) "
@@ -49,6 +42,12 @@ _REASONS = (
     ),
     (r"No space left on device", "the disk is full: make room"),
     (
+        r"Could not create local repository|Permission denied|AccessDenied|Read-only file system",
+        "it may not write its local repository: look at that folder (~/.m2/repository unless its "
+        "settings.xml says otherwise)",
+    ),
+    (r"OutOfMemoryError|insufficient memory|Cannot allocate memory", "it has too little memory"),
+    (
         r"[Cc]hecksum (validation failed|mismatch)|ChecksumFailureException"
         r"|zip END header not found|error in opening zip file",
         "a file was damaged on its way or in Maven's local repository: remove it there",
@@ -63,6 +62,10 @@ _REASONS = (
         r"|Network is unreachable|No route to host|[Tt]imed out|Connect to .* failed"
         r"|UnresolvedAddress|PKIX path|SSLHandshake",
         "no repository can be reached: connect to a network, or name a mirror in its settings.xml",
+    ),
+    (
+        r"status( code)?:? 5\d\d|\b5\d\d (Internal|Bad Gateway|Service|Gateway)",
+        "the repository fails by itself: try later",
     ),
     (
         r"Could not find artifact|was not found in|Failure to find|was absent in",
@@ -82,7 +85,7 @@ def copy(coordinates: Sequence[str], target: Path) -> None:
 
     Raises:
         NotInstalledError: Maven's client is missing.
-        EngineError: Maven fails or takes too long; why in words, and in its own.
+        EngineError: Maven fails or takes too long; why, which artifacts, and how to see its words.
     """
     if not available():
         raise NotInstalledError(
@@ -98,9 +101,10 @@ def copy(coordinates: Sequence[str], target: Path) -> None:
         if status and _REMEMBERED.search(said):
             status, said = _run(project, "--update-snapshots")
         if status is None:
-            raise EngineError(f"Maven did not end within {TIMEOUT_S:g} s. {_said(said)}")
+            reason = f"it did not end within {TIMEOUT_S:g} s"
+            raise EngineError(_told(reason, said, coordinates))
         if status:
-            raise EngineError(f"Maven: {_reason(said)}{_said(said)}")
+            raise EngineError(_told(_reason(said), said, coordinates))
         for jar in sorted((project / "jars").glob("*.jar")):
             shutil.move(jar, target / jar.name)
 
@@ -121,31 +125,25 @@ def _run(project: Path, *more: str) -> tuple[int | None, str]:
 
 
 def _reason(said: str) -> str:
-    """Give in words why Maven failed; nothing where it is not known."""
+    """Give in words why Maven failed."""
     text = _COLOURS.sub("", said)
-    return next((f"{why}. " for words, why in _REASONS if re.search(words, text)), "")
+    known = (why for words, why in _REASONS if re.search(words, text))
+    return next(known, "it failed for a reason that is not known here")
 
 
-def _said(said: str) -> str:
-    """Give what Maven says of a failure: its first lines of errors, else its last lines."""
-    lines = [line.strip() for line in _COLOURS.sub("", said).splitlines()]
-    errors = [re.sub(r"^\[(ERROR|FATAL)\]\s*", "", e) for e in lines if re.match(r"\[(E|F)", e)]
-    errors = list(dict.fromkeys(e for e in errors if e and not _ADVICE.search(e)))
-    kept = errors[:_LINES] or [line for line in lines if line][-_LINES:]
-    if not kept:
-        return "It says nothing."
-    return f"It says: {' | '.join(map(_short, kept))}"
+def _told(reason: str, said: str, coordinates: Sequence[str]) -> str:
+    """Give a failure without a word of Maven's but the artifacts that it names."""
+    named = [entry for entry in coordinates if _names(said, entry)]
+    more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+    which = f" (it names {', '.join(named[:_SHOWN])}{more})" if named else ""
+    asked = (named or list(coordinates))[0]
+    return f"Maven: {reason}{which}; `mvn dependency:get -Dartifact={asked}` shows its own words"
 
 
-def _short(line: str) -> str:
-    """Give a line without addresses and folders, its middle left out where it is long.
-
-    What could not be had is named at its begin, and why at its end.
-    """
-    line = _FOLDER.sub("", _ADDRESS.sub("", line.removesuffix("-> [Help 1]").rstrip()))
-    return (
-        line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
-    )
+def _names(said: str, entry: str) -> bool:
+    """Say whether Maven's words name an artifact, with its type or without."""
+    group, artifact, version = map(re.escape, entry.split(":"))
+    return re.search(rf"{group}:{artifact}:(?:[\w.-]+:)*{version}(?![\w-])", said) is not None
 
 
 def _project(coordinates: Sequence[str]) -> str:
