@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from native_release import fake_java, program
-from refill.config import PROJECT, load
-from refill.engines import home_files, installations
+from refill.config import PROJECT, load, load_native
+from refill.engines import home_files, installations, java
 from refill.evidence.engine_homes import differences
 from refill.evidence.hashes import sha256_bytes
 from refill.evidence.records import read_json, write_json
@@ -187,3 +187,21 @@ def test_a_round_without_the_engine_or_of_another_plan_keeps_nothing(tmp_path: P
     assert round_engines.installed(PLAN, NOW, round_record(record, "measured", code="b")) == NOW
     write_json(record, {"schema": round_engines.SCHEMA, "natives": {}})
     assert round_engines.installed(PLAN, NOW, record) == NOW
+
+
+def test_a_java_that_cannot_be_fetched_is_told_without_pips_words(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real pip is asked; nothing listens where it looks."""
+    monkeypatch.setattr(java, "candidates_here", lambda: iter(()))
+    monkeypatch.setenv("PIP_INDEX_URL", "http://some.body:pass@127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.delenv("PIP_EXTRA_INDEX_URL", raising=False)
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    engine.maven(JARS)
+    engine.settings = {**engine.settings, "java": "auto"}
+    engine.spec["fetched_java"] = {**load_native()[NAME]["fetched_java"]}
+    made = engine.prepare()
+    assert (made["status"], made["again"]) == ("not at hand", True)
+    assert made["why"].startswith("Java could not be fetched: the package registry cannot be reach")
+    assert not [word for word in ("some.body", "pass", "127.0.0.1") if word in made["why"]]

