@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from project_copy import Project
 from refill.evidence.__main__ import main
+from refill.evidence.attempts import Attempt
 from refill.evidence.hashes import sha256_file
 from refill.evidence.image_archives import differences as image_differences
 from refill.evidence.records import RecordError, read_json, write_json
@@ -394,3 +395,31 @@ def test_a_folder_and_a_missing_manifest_are_told_of(
     assert "is a folder: give the manifest.json in it" in capsys.readouterr().err
     assert main(["verify", str(copied.with_name("nope.json"))]) == 2
     assert "no such file: give the manifest.json of a results folder" in capsys.readouterr().err
+
+
+def test_an_attempt_that_ends_after_the_manifest_makes_the_next_run_gather_it_again(
+    small_results: Project, copied: Path
+) -> None:
+    """As one of a cluster does that was superseded; its log is written once more, too."""
+    project = copy.copy(small_results)
+    project.folder = copied.parent.parent
+    assert project.planned() == {}
+    late = Attempt.begin(project.folder, RUN, {"code": "0" * 64, "scale": "test"})
+    (late.folder / "part.txt").write_text("what it had measured")
+    late.end("superseded", "another attempt has it", [late.folder / "part.txt"])
+    found = inspect(copied, figures=False)
+    assert any(
+        line.startswith("results/attempts/attempts.jsonl: has ch") for line in found.differences
+    )
+    assert any("`make all` gathers it again" in line for line in found.notes)
+
+    assert project.planned() == {"manifest": 1, "report": 1, "crate": 1}
+    code, text = project.run("all")
+    assert code == 0, text
+    assert verify(copied) == []
+    assert read_json(copied)["attempts"][-1]["outcome"] == "superseded"
+    # That is said once, and nothing is gathered twice.
+    assert project.planned() == {}
+    code, text = project.run("all", "--forcerun", "tables")
+    assert code == 0, text
+    assert project.planned() == {}

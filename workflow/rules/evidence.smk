@@ -74,10 +74,12 @@ rule manifest:
     conda:
         "../../environment.yml"
     params:
-        plan=lambda w: PLANS.manifest(
-            rules.tables,
-            rules.report,
-            rules.false_verdicts if PLANS.one_image else None,
+        plan=planned(
+            lambda w: PLANS.manifest(
+                rules.tables,
+                rules.report,
+                rules.false_verdicts if PLANS.one_image else None,
+            )
         ),
     message:
         "Manifest: every file with its hash, results/manifest.json"

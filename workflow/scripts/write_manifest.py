@@ -17,6 +17,13 @@ if __name__ == "__main__":
         # In the order in which they are to be measured.
         asked = [*smk.input.rounds, *smk.input.get("proofs", []), *smk.input.records]
         manifest = gather(
-            PROJECT, out.parent, plan["config"], snakemake_command(), (), asked, plan["written"]
+            PROJECT,
+            out.parent,
+            plan["config"],
+            snakemake_command(),
+            (),
+            asked,
+            plan["written"],
+            plan["again_for"],
         )
         write_json(out, manifest)

@@ -28,6 +28,7 @@ from refill.corpora.depth import truth_depth
 from refill.docker_build.wheels import LOCK, locked_versions
 from refill.engines import installations, java, maven
 from refill.evidence.code import code_hash
+from refill.evidence.manifest import lines_unknown
 from refill.evidence.turns import refuse_superseded
 from refill.operations import limits
 from refill.operations.catalog import load_operations
@@ -115,6 +116,7 @@ class Plans:
                 images.check(project, name, self._entries, fetch=False)
         self.native_engines = self._native_engines()
         self._attempts: dict[str, int] = {}
+        self._again_for: str | None = None
         self.corpus_name: str = self.config["corpus"]["name"]
         corpora = self.config["corpora"]
         self.document_corpora = [n for n, spec in corpora.items() if spec["kind"] in DOCUMENT_KINDS]
@@ -373,7 +375,12 @@ class Plans:
         ]
         if counted is not None:
             written.append(_written("count_false_verdicts.py", counted, self.false_verdicts()))
-        return self._plan("write_manifest.py", config=self.config, written=written)
+        if self._again_for is None:
+            # Once: a job that runs has no manifest any more.
+            self._again_for = lines_unknown(Path())
+        return self._plan(
+            "write_manifest.py", config=self.config, written=written, again_for=self._again_for
+        )
 
     def crate(self) -> dict[str, Any]:
         """Give the plan of the crate."""

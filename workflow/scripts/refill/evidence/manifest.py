@@ -10,8 +10,9 @@ from typing import Any
 
 from refill.config.schemas import problems
 from refill.evidence import inventory
-from refill.evidence.attempts import list_attempts
+from refill.evidence.attempts import LINES, list_attempts
 from refill.evidence.description import git_state, public_config, public_word, versions
+from refill.evidence.hashes import sha256_file
 from refill.evidence.host import host_facts
 from refill.evidence.order import run_order
 from refill.evidence.records import RecordError, read_json
@@ -20,6 +21,7 @@ from refill.report.machine import lasting
 
 SCHEMA = "refill.manifest/2"
 SCHEMA_FILE = "manifest.schema.yaml"
+MANIFEST = Path("results/manifest.json")
 
 # What records of every kind have in common.
 _RUN_KEYS = (
@@ -36,6 +38,7 @@ def gather(
     left_out: Sequence[str] = (),
     asked: Sequence[str] | None = None,
     written: Sequence[Mapping[str, Any]] = (),
+    again_for: str = "",
 ) -> dict[str, Any]:
     """Return the manifest of everything in the folder `results`, as JSON that fits its schema.
 
@@ -45,10 +48,10 @@ def gather(
     paths of the records that `config` asks for, in the order in which they are to be measured:
     others on the disk are of an earlier configuration, and `not_asked_for` names them (without
     `asked`: none). `written` says how tables and report are made from records, so that they can
-    be made again (see `refill.evidence.remade`). Paths in the manifest are relative to `project`
-    (sources) or to the folder that holds `results`. Raises PrivateError when something private
-    would stand in it, RecordError for a broken record, InventoryError while something still
-    writes there.
+    be made again (see `refill.evidence.remade`). `again_for` is what `lines_unknown` gave. Paths
+    in the manifest are relative to `project` (sources) or to the folder that holds `results`.
+    Raises PrivateError when something private would stand in it, RecordError for a broken record,
+    InventoryError while something still writes there.
     """
     work = results.resolve().parent
     patterns = [*inventory.WRITTEN_LATER, *left_out]
@@ -57,6 +60,7 @@ def gather(
     manifest = {
         "schema": SCHEMA,
         "created_at": _now(),
+        "gathered_again_for": again_for,
         "command": [public_word(word, project) for word in command],
         "config": public_config(config, project),
         "git": git_state(project),
@@ -72,6 +76,25 @@ def gather(
     scrub(manifest, project, secret_variables=variables_of_secrets(config))
     check_schema(manifest, "the manifest")
     return manifest
+
+
+def lines_unknown(work: Path) -> str:
+    """Give what a plan says of attempts, so that a manifest that lacks some is gathered again.
+
+    An attempt may end after the manifest was written: one of a cluster that was superseded, or one
+    of a run that was stopped. Nothing else of the results changes by that, so the plan must.
+
+    Returns:
+        The SHA-256 of the attempts' lines where the manifest of `work` does not know them all;
+        else what it was gathered for, which leaves its plan as it was.
+    """
+    try:
+        manifest = read_json(work / MANIFEST, SCHEMA)
+        known = manifest["results"].get(LINES.as_posix(), {}).get("sha256")
+    except (RecordError, LookupError, AttributeError):
+        return ""
+    now = sha256_file(work / LINES) if (work / LINES).exists() else None
+    return str(manifest.get("gathered_again_for", "")) if now in (None, known) else now
 
 
 def told_by_records(

@@ -27,7 +27,7 @@ from refill.evidence import (
     remade,
     written_plans,
 )
-from refill.evidence.attempts import list_attempts
+from refill.evidence.attempts import LINES, list_attempts
 from refill.evidence.hashes import sha256_file
 from refill.evidence.json_difference import unequal
 from refill.evidence.manifest import SCHEMA, check_schema, public_attempts, told_by_records
@@ -179,6 +179,11 @@ def _check_files(
     changed = changed_files(work, results, withheld)
     found.differences += changed_files(project, manifest["sources"]).values()
     found.differences += changed.values()
+    if LINES.as_posix() in changed:
+        found.notes.append(
+            f"{LINES}: an attempt may have begun or ended after the manifest was written: "
+            "`make all` gathers it again then, and measures nothing for that"
+        )
     found.differences += _listed_otherwise(manifest)
     present = inventory.results(work)
     found.differences += [
