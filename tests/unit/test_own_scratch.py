@@ -10,13 +10,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from refill.batch_job import ScratchError, scratch
 from refill.config import PROJECT
-from refill.phases.own_scratch import OWNER, own_scratch
+from refill.evidence.records import write_json
+from refill.phases.own_scratch import OWNER, folder_name, own_scratch
 from refill.processes import wait_for
+from refill.proofs.scratch import PREFIX, Scratch
 from refill.runtimes.owner import Owner
 
 RUN = """
@@ -116,6 +119,26 @@ def test_what_cannot_be_seen_from_here_is_left(tmp_path: Path) -> None:
     with own_scratch(tmp_path, "optimizers/B1/1", lambda _: None):
         left = {path.name for path in folder.iterdir() if path.is_dir()}
     assert left == {"other-host", "other-container", "unreadable"}
+
+
+def test_the_data_of_a_killed_proof_go_and_those_of_a_replay_beside_it_stay(tmp_path: Path) -> None:
+    """A proof's folder says whose it is; the mark of its target is the same for all."""
+    folder = scratch(tmp_path)
+    folder.mkdir()
+    here = Owner.this_process()
+    earlier = replace(here, boot="0" * 8)
+    write_json(folder / f"{PREFIX}{OWNER}", {"owner": earlier.label, "host": platform.node()})
+    dead, replay = folder / folder_name(PREFIX, earlier), folder / folder_name(PREFIX, here)
+    for data in (dead, replay):
+        data.mkdir()
+        (data / "appendonly.aof").write_text("data")
+    said: list[str] = []
+    with own_scratch(tmp_path, "optimizers/B1/1", said.append):
+        assert not dead.exists()
+        assert (replay / "appendonly.aof").exists()
+    assert f"removed the data of {PREFIX}, which died here" in said
+    with Scratch(tmp_path, print) as proof:
+        assert proof.path == replay
 
 
 def test_what_is_mounted_is_never_deleted(tmp_path: Path) -> None:

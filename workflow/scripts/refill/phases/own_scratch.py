@@ -1,8 +1,9 @@
 """The folder of one measurement for its engines' data: whose it is, and what dead ones left there.
 
-It lies in `refill.batch_job.scratch` under the target's name, and beside it `<name>.owner`, which
-names the process that measures. A run that was killed leaves both; the next run of this project on
-the same machine removes them, whatever its own target is.
+It lies in `refill.batch_job.scratch` under the target's name (a proof's also under its owner's, see
+`folder_name`), and beside it `<name>.owner`, which names the process that measures. A run that was
+killed leaves both; the next run of this project on the same machine removes them, whatever its own
+target is.
 """
 
 from __future__ import annotations
@@ -60,6 +61,19 @@ def own_scratch(root: Path, target: str, say: Callable[[str], None]) -> Iterator
             folder.rmdir()  # unless it holds what others left, or have
 
 
+def folder_name(name: str, owner: Owner) -> str:
+    """Give the name of a scratch folder that says whose it is, where one target may have several.
+
+    A replay of a proof's checks runs beside a proof.
+    """
+    return f"{name}_{owner.label.replace('/', '_')}"
+
+
+def owner_of(folder_: str, name: str) -> Owner | None:
+    """Give the owner that a name of `folder_name` says; None when it says none."""
+    return Owner.from_label(folder_.removeprefix(f"{name}_").replace("_", "/"))
+
+
 def remove_left(folder: Path, say: Callable[[str], None]) -> None:
     """Remove what measurements left in a scratch folder whose process is dead.
 
@@ -70,14 +84,15 @@ def remove_left(folder: Path, say: Callable[[str], None]) -> None:
         if left is None or left.lives() is not False:
             continue
         data = folder / mark.name.removesuffix(OWNER)
-        if mounted := _mounted_in(data):
+        named = folder / folder_name(data.name, left.owner)
+        if mounted := [*_mounted_in(data), *_mounted_in(named)]:
             say(
                 f"note: {data.name} of a run that died stays in the folder for engines' data: "
                 f"{len(mounted)} file systems are mounted in it; as root: umount them, or run the "
                 "proof on this machine, which does so"
             )
             continue
-        places = [data, *(elsewhere(data / engine) for engine in _OTHER_USERS)]
+        places = [data, named, *(elsewhere(data / engine) for engine in _OTHER_USERS)]
         held = [place for place in places if place.exists()]
         for place in held:
             shutil.rmtree(place, ignore_errors=True)

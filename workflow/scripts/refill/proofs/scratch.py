@@ -13,11 +13,13 @@ from pathlib import Path
 
 from refill.batch_job import scratch as folder_of
 from refill.contexts import OpensParts
+from refill.phases.own_scratch import folder_name, owner_of
 from refill.proofs.disk import DiskError, left_below, remove_leftovers
 from refill.runtimes.owner import Owner
 
 PREFIX = "proofs-aof"
-# A folder of another machine, or of this one before its last start, is nobody's after this time.
+# A folder whose owner cannot be seen from here is nobody's after this time. One of a proof on this
+# machine before its last start goes earlier: its mark beside it names the machine (`own_scratch`).
 FOREIGN_S = 24 * 3600.0
 
 
@@ -37,8 +39,7 @@ class Scratch(OpensParts):
         super().__init__()
         self._folder = folder_of(root).resolve()
         self._say = say
-        label = Owner.this_process().label.replace("/", "_")
-        self.path = self._folder / f"{PREFIX}_{label}"
+        self.path = self._folder / folder_name(PREFIX, Owner.this_process())
 
     def _start(self) -> None:
         # A folder can be gone, and the disk in it attached still.
@@ -64,7 +65,7 @@ class Scratch(OpensParts):
 
 
 def _is_dead(scratch: Path) -> bool:
-    owner = Owner.from_label(scratch.name.removeprefix(f"{PREFIX}_").replace("_", "/"))
+    owner = owner_of(scratch.name, PREFIX)
     alive = owner.lives() if owner else False
     if alive is not None:
         return not alive
