@@ -148,6 +148,78 @@ def test_turns_work_without_hard_links(tmp_path: Path, monkeypatch: pytest.Monke
     assert (new.folder / "1.json").read_text() == new.name
 
 
+def turn_files(root: Path) -> list[Path]:
+    return sorted((root / "results/attempts/optimizers-A1-1").glob("turn-*.json"))
+
+
+@pytest.mark.parametrize("text", ["", '{"schema": "refill.tu', '{"schema": "refill.turn/1"}'])
+def test_a_damaged_turn_is_an_earlier_one_like_any_other(tmp_path: Path, text: str) -> None:
+    """The file of the turn is the attempt's own, so its attempt is known all the same."""
+    old, older = begun(tmp_path)
+    (damaged,) = turn_files(tmp_path)
+    damaged.write_text(text)
+    assert str(latest(tmp_path, TARGET)) == f"attempt {old.name}"
+    new, newer = begun(tmp_path)
+    for attempt in (old, new):
+        measured(attempt, tmp_path)
+    newer.publish(keep=False)
+    with pytest.raises(SupersededError, match=new.name):
+        older.publish(keep=False)
+    assert texts(tmp_path) == {new.name}
+
+
+def test_a_damaged_turn_of_nobody_stops_nobody_but_its_own_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "WRITING_S", 0.2)
+    old, older = begun(tmp_path)
+    (damaged,) = turn_files(tmp_path)
+    damaged.unlink()
+    damaged.write_text("{")
+    refuse_superseded(tmp_path, TARGET, call(10))
+    new, newer = begun(tmp_path, job=JOB, invocation=call(10))
+    for attempt in (old, new):
+        measured(attempt, tmp_path)
+    newer.publish(keep=False)
+    with pytest.raises(SupersededError, match=new.name):
+        older.publish(keep=False)
+    assert texts(tmp_path) == {new.name}
+
+
+@pytest.mark.parametrize("removed", [0, 1, 2])
+def test_a_turn_whose_file_was_removed_leaves_the_order_of_the_others(
+    tmp_path: Path, removed: int
+) -> None:
+    """Whoever deletes a file of a turn deletes nothing but that."""
+    attempts = [begun(tmp_path) for _ in range(3)]
+    turn_files(tmp_path)[removed].unlink()
+    again, turn = begun(tmp_path)
+    for attempt, _ in [*attempts, (again, turn)]:
+        measured(attempt, tmp_path)
+    assert not turn.is_over()
+    turn.publish(keep=False)
+    for _, earlier in attempts[:2]:
+        with pytest.raises(SupersededError):
+            earlier.publish(keep=False)
+    assert texts(tmp_path) == {again.name}
+
+
+def test_half_a_turn_is_not_left_where_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.EPERM, "no hard links")
+
+    def full(*_: object) -> bytes:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "link", refused)
+    monkeypatch.setattr(Path, "read_bytes", full)
+    with pytest.raises(OSError, match="No space left"):
+        begun(tmp_path)
+    assert turn_files(tmp_path) == []
+
+
 RACER = """
 import random, sys, time
 from pathlib import Path

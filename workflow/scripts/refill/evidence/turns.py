@@ -2,16 +2,17 @@
 
 A job of a cluster outlives the call of Snakemake that submitted it, and runs on beside the job of a
 later call for the same target, on another node. Each attempt therefore takes a turn at its target:
-the next free number, as a hard link that can be made once. With it go *places*, one file for each
-result, which the attempt fills and renames to the result at its end. Whoever takes a later turn
-first removes the places of all earlier ones, and a rename of what is gone fails. Nothing of this
-needs a lock, which shared file systems keep badly: link, remove and rename are each one step of the
-server.
+a number above all others, as a hard link that can be made once. With it go *places*, one file for
+each result, which the attempt fills and renames to the result at its end. Whoever takes a later
+turn first removes the places of all earlier ones, and a rename of what is gone fails. Nothing of
+this needs a lock, which shared file systems keep badly: link, remove and rename are each one step
+of the server.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,14 +37,19 @@ WRITING_S = 10.0
 
 @dataclass(frozen=True)
 class Taken:
-    """A turn that an attempt took: its name, its places, its call of Snakemake, and its job."""
+    """A turn that an attempt took: its name, its places, its call of Snakemake, and its job.
 
-    attempt: str
+    `attempt` is None for a turn that cannot be read, and whose attempt nothing else tells.
+    """
+
+    attempt: str | None
     places: Sequence[str]
     invocation: Mapping[str, Any] | None
     job: Mapping[str, str] | None
 
     def __str__(self) -> str:
+        if self.attempt is None:
+            return "an attempt whose turn cannot be read"
         if self.job is None:
             return f"attempt {self.attempt}"
         return f"attempt {self.attempt} (job {self.job['id']} on {self.job['node']})"
@@ -97,18 +103,20 @@ class Turn:
             "job": facts.get("job"),
         }
         write_json(ticket, ours)
-        number, earlier = 1, list[Taken]()
-        while not _made(ticket, path := _file(attempt.folder.parent, number)):
+        # A job waited in the queue while a later call's took the target.
+        called = facts["invocation"] if ours["job"] is not None else None
+        folder = attempt.folder.parent
+        numbers = _numbers(folder)
+        earlier = [_let_by(attempt, _read(_file(folder, n)), called) for n in numbers]
+        number = max(numbers, default=0) + 1
+        while not _made(ticket, path := _file(folder, number)):
             taken = _read(path)
             if taken.attempt == attempt.name:
                 break  # the server had made the link, and its answer was lost
-            if ours["job"] is not None and taken.of_a_later_call(facts["invocation"]):
-                raise _superseded(attempt.target, taken)
-            earlier.append(taken)
+            earlier.append(_let_by(attempt, taken, called))
             number += 1
         for taken in earlier:
-            for name in taken.places:
-                (attempt.root / FOLDER / taken.attempt / PLACES / name).unlink(missing_ok=True)
+            _take_places(attempt.root, taken)
         return cls(attempt, number, results)
 
     def publish(self, keep: bool) -> dict[str, str]:
@@ -124,6 +132,8 @@ class Turn:
         Raises:
             SupersededError: a later turn was taken. What is in place is replaced at its end.
         """
+        if self.is_over():
+            raise self.lost()  # whose turn could not be read, nobody took the places from
         hashes, root = {}, self._attempt.root.resolve()
         for result in reversed(self._results):
             place = self._attempt.folder / PLACES / result.name
@@ -153,7 +163,10 @@ class Turn:
 
     def is_over(self) -> bool:
         """Say whether a later turn was taken."""
-        return _file(self._attempt.folder.parent, self._number + 1).exists()
+        folder = self._attempt.folder.parent
+        # By its name first: a list of names may be an older one on a shared file system.
+        next_one = _file(folder, self._number + 1).exists()
+        return next_one or any(number > self._number for number in _numbers(folder))
 
     def lost(self) -> SupersededError:
         """Give the error that says who has the target now."""
@@ -207,10 +220,11 @@ def staged(attempt: Attempt, result: Path) -> Path:
 
 def latest(root: Path, target: str, first: int = 1) -> Taken | None:
     """Give the latest turn at a target from number `first` on; None when there is none."""
-    found = None
-    while (path := _file(folder_of(root, target), first)).exists():
-        found, first = _read(path), first + 1
-    return found
+    folder = folder_of(root, target)
+    last = max((number for number in _numbers(folder) if number >= first), default=first - 1)
+    while _file(folder, last + 1).exists():
+        last += 1
+    return _read(_file(folder, last)) if last >= first else None
 
 
 def refuse_superseded(root: Path, target: str, invocation: Mapping[str, Any] | None) -> None:
@@ -222,6 +236,20 @@ def refuse_superseded(root: Path, target: str, invocation: Mapping[str, Any] | N
     taken = latest(root, target)
     if taken is not None and taken.of_a_later_call(invocation):
         raise _superseded(target, taken)
+
+
+def _take_places(root: Path, taken: Taken) -> None:
+    """Remove the places of a turn, so that its attempt can put nothing there any more."""
+    if taken.attempt is not None:
+        for name in taken.places:
+            (root / FOLDER / taken.attempt / PLACES / name).unlink(missing_ok=True)
+
+
+def _let_by(attempt: Attempt, taken: Taken, called: Mapping[str, Any] | None) -> Taken:
+    """Give an earlier turn; raise SupersededError when it is of a later call."""
+    if taken.of_a_later_call(called):
+        raise _superseded(attempt.target, taken)
+    return taken
 
 
 def _superseded(target: str, later: Taken | None) -> SupersededError:
@@ -245,25 +273,47 @@ def _made(ticket: Path, path: Path) -> bool:
     except OSError:
         # No hard links here. Exclusive all the same, but the text comes a moment later.
         try:
-            with path.open("xb") as file:
-                file.write(ticket.read_bytes())
+            file = path.open("xb")
         except FileExistsError:
             return False
+        try:
+            with file:
+                file.write(ticket.read_bytes())
+        except OSError:
+            path.unlink()  # a full disk: half a turn would be in everybody's way
+            raise
     return True
 
 
+def _numbers(folder: Path) -> list[int]:
+    """Give the numbers of the turns at a target, in order. One may be missing: a removed file."""
+    names = (re.fullmatch(r"turn-(\d+)\.json", path.name) for path in folder.glob("turn-*.json"))
+    return sorted(int(name[1]) for name in names if name)
+
+
 def _read(path: Path) -> Taken:
+    """Read a turn. One that cannot be read is a turn all the same, of whom it can be told."""
     found: list[Taken] = []
 
     def look() -> bool:
         try:
             turn = read_json(path, SCHEMA)
-        except RecordError:
+            found.append(Taken(turn["attempt"], turn["places"], turn["invocation"], turn["job"]))
+        except (RecordError, KeyError, OSError):
             return False
-        found.append(Taken(turn["attempt"], turn["places"], turn["invocation"], turn["job"]))
         return True
 
-    if not wait_for(look, WRITING_S, 0.1):
-        read_json(path, SCHEMA)  # says what is wrong with it
-        raise RecordError(f"{path}: cannot be read: delete it and run again")
-    return found[0]
+    # A hard link is whole from the first moment on.
+    whole = look() or (path.exists() and path.stat().st_nlink > 1)
+    if not whole:
+        wait_for(look, WRITING_S, 0.1)
+    return found[0] if found else _unreadable(path)
+
+
+def _unreadable(path: Path) -> Taken:
+    """Give a turn of whose text nothing is left: its attempt has the same file in its folder."""
+    for ticket in path.parent.glob("*/turn.json"):
+        if path.exists() and ticket.samefile(path):
+            places = sorted(place.name for place in (ticket.parent / PLACES).glob("*"))
+            return Taken(ticket.parent.relative_to(path.parents[1]).as_posix(), places, None, None)
+    return Taken(None, (), None, None)
