@@ -13,6 +13,7 @@ import yaml
 from project_copy import PROJECT
 from refill import needs
 from refill.config.load import load
+from refill.workflow import Plans
 
 WORKFLOW = PROJECT / "workflow"
 CLUSTERS = {"slurm": "slurm_extra", "cluster-generic": "place"}
@@ -146,5 +147,31 @@ def test_needs_grow_with_what_is_measured() -> None:
     assert needs.optimizer(paper).mem_mb > 2 * 7200
     assert needs.corpus(paper).mem_mb > 3 * 7200
     assert needs.optimizer(paper).runtime > 240
-    counts = {"trials": 3, "clients": [1, 8]}
-    assert needs.one_round(counts, 6, 60).runtime == 3 * 2 * 6 + 10
+
+
+def test_a_round_needs_what_all_its_engines_do() -> None:
+    base = PROJECT / "config/config.yaml"
+    whole = load(base)
+    trials = 3 * 2 * 6
+    alone = {**whole, "rounds": {**whole["rounds"], "engines": ["gateway"]}}
+    # Trials and three parts of a warm-up of a minute each, three starts of half a minute, 10 more.
+    assert needs.one_round(alone, trials) == needs.Need(mem_mb=3000, runtime=trials + 3 + 2 + 10)
+    # Two Javas of 1 GB and half of it again; each is warmed up and starts within two minutes.
+    three = needs.one_round(whole, 3 * trials)
+    assert three.mem_mb > 3000 + 2 * 1536
+    assert three.runtime == 3 * trials + 5 + 2 + 4 + 10
+    native = whole["rounds"]["native"]
+    away = {**native, "opensearch": {**native["opensearch"], "url": "http://example.org:9200"}}
+    one = needs.one_round({**whole, "rounds": {**whole["rounds"], "native": away}}, 3 * trials)
+    assert one.mem_mb < three.mem_mb - 1536
+    assert one.runtime == three.runtime - 2
+
+
+def test_the_plan_counts_the_trials_of_every_engine() -> None:
+    base = PROJECT / "config/config.yaml"
+    alone_: dict[str, Any] = {"rounds": {"engines": ["gateway"]}}
+    plans = [Plans(load(base, given), [base], PROJECT) for given in ([], [alone_])]
+    three, alone = (made.round_needs.runtime for made in plans)
+    counts = plans[0].round_counts
+    cells = len(counts["clients"]) * 6
+    assert three - alone >= 2 * cells * counts["trials"]

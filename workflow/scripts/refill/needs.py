@@ -11,11 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from refill.engines.native import HEAP_SHARE_OF_BUFFERS, heap_bytes
+
 # Points of 1,024 float32 (4 KB each): raw data, the exact search beside it, and an index.
 _CORPUS_KB_PER_POINT = 16
 _OPTIMIZER_KB_PER_POINT = 12
 _BASE_MB = 3000
 _SLACK_S = 600.0
+# Threads, compiled code and classes of an engine in Java.
+_JAVA_OWN_MB = 800
+# It fills its cache, sees each request once more, and walks the cold path.
+_GATEWAY_WARM_UPS = 3
 # What is taken for an upload without a pace, and for one closed-loop search.
 _SLOWEST_UPLOAD_PER_S = 1000.0
 _SLOWEST_SEARCH_S = 0.1
@@ -27,6 +33,10 @@ class Need:
 
     mem_mb: int
     runtime: int
+
+
+# Of rounds where none is configured: no job asks for it.
+NOTHING = Need(_BASE_MB, 1)
 
 
 def corpus(config: Mapping[str, Any]) -> Need:
@@ -49,13 +59,25 @@ def optimizer(config: Mapping[str, Any]) -> Need:
     return Need(mem_mb, _minutes(upload_s + 2 * after_s))
 
 
-def one_round(counts: Mapping[str, Any], operations: int, trial_limit_s: float) -> Need:
-    """Return what one round needs, every trial at its limit.
+def one_round(config: Mapping[str, Any], trials: int) -> Need:
+    """Return what one round needs, every start, warm-up and trial at its limit.
 
-    `counts` has `trials` and `clients`; `operations` is how many a round measures.
+    `trials` is how many a round with the cache on has, those of all engines.
     """
-    trials = counts["trials"] * len(counts["clients"]) * operations
-    return Need(_BASE_MB, _minutes(trials * trial_limit_s))
+    rounds, native = config["rounds"], config["rounds"]["native"]
+    natives = [native[name] for name in rounds["engines"] if name in native]
+    local = [settings for settings in natives if settings["url"] is None]
+    starts_s = config["qdrant"]["start_timeout_s"] + 2 * rounds["valkey"]["start_timeout_s"]
+    starts_s += sum(settings["start_timeout_s"] for settings in local)
+    timed = trials + _GATEWAY_WARM_UPS + len(natives)
+    memory_mb = _BASE_MB + len(local) * _java_mb(native["heap"])
+    return Need(memory_mb, _minutes(starts_s + timed * rounds["trial_limit_s"]))
+
+
+def _java_mb(heap: str) -> int:
+    """Return what a Java with a heap takes at most: buffers and Java's own beside it."""
+    whole = heap_bytes(heap)
+    return (whole + whole // HEAP_SHARE_OF_BUFFERS) // 2**20 + _JAVA_OWN_MB
 
 
 def _minutes(seconds: float) -> int:

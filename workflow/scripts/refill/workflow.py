@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from refill.evidence.turns import refuse_superseded
 from refill.operations import limits
 from refill.operations.catalog import load_operations
 from refill.phases.round_engines import installed
-from refill.phases.round_plan import plain
+from refill.phases.round_plan import cells, plain
 from refill.processes import named_invocation
 from refill.told import ToldError
 
@@ -155,10 +156,10 @@ class Plans:
     def round_needs(self) -> needs.Need:
         """Memory and time that a round may take; a constant where none is configured."""
         if not self.rounds:
-            return needs.one_round({"trials": 0, "clients": []}, 0, 0)
-        operations = len(self._operations.warm) + 1
-        limit_s = self.config["rounds"]["trial_limit_s"]
-        return needs.one_round(self.round_counts, operations, limit_s)
+            return needs.NOTHING
+        operations = replace(self._operations, counts=self.round_counts)
+        measured = cells(operations, self.config["rounds"]["engines"], serving=True)
+        return needs.one_round(self.config, len(measured) * self.round_counts["trials"])
 
     def image(self, name: str) -> dict[str, Any]:
         """Give the plan of building an image, or of pulling one."""

@@ -157,7 +157,7 @@ def departures(
         if found.get(name) != value
     ]
     # G1 rounds a heap up to whole regions; other collectors leave a part of it out of the figure.
-    wanted = heap_bytes(budget)
+    wanted = heap_bytes(budget.heap)
     if not wanted * HEAP_SHARE_TOLD <= heap_max_bytes < wanted + LARGEST_REGION:
         differing.append(f"its heap is {heap_max_bytes:,} bytes, asked for was {budget.heap}")
     return differing
@@ -254,7 +254,7 @@ def java_flags(java: Java, budget: Budget) -> list[str]:
 
     G1 is what both releases set; Java itself would take the serial collector for a small heap.
     """
-    buffers = heap_bytes(budget) // HEAP_SHARE_OF_BUFFERS
+    buffers = heap_bytes(budget.heap) // HEAP_SHARE_OF_BUFFERS
     flags = [
         *heap_flags(budget), f"-XX:MaxDirectMemorySize={buffers}",
         f"-XX:ActiveProcessorCount={budget.cpus}", "-XX:+UseG1GC", "-Xss1m",
@@ -336,7 +336,6 @@ def _quoted(value: str) -> str:
     return orjson.dumps(value).decode()
 
 
-def heap_bytes(budget: Budget) -> int:
+def heap_bytes(heap: str) -> int:
     """Read a heap as Java writes it: digits and k, m or g."""
-    size = budget.heap
-    return int(size[:-1]) << {"k": 10, "m": 20, "g": 30}[size[-1].lower()]
+    return int(heap[:-1]) << {"k": 10, "m": 20, "g": 30}[heap[-1].lower()]
