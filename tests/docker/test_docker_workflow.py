@@ -231,7 +231,7 @@ def test_a_killed_driver_leaves_no_container_and_the_rerun_completes(
     code, text = project.run("--unlock")
     assert code == 0, text
     assert project.planned() == {"round_on": 1, **GATHERED, **TRIED_AGAIN}
-    code, text = project.run("all", "--rerun-incomplete", timeout_s=600)
+    code, text = project.run("all", timeout_s=600)
     assert code == 0, text
     record = project.json(target)
     assert record["valid"], record["invalid"]

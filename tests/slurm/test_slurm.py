@@ -315,7 +315,7 @@ def test_a_job_at_its_time_limit_leaves_an_attempt_and_a_rerun_completes(
     assert_only_an_attempt_is_left(cluster, project, job)
 
     project.configure(SHORT)
-    code, text = project.run(RECORD, "--rerun-incomplete", timeout_s=400)
+    code, text = project.run(RECORD, timeout_s=400)
     assert code == 0, text[-4000:]
     assert project.json(RECORD)["valid"]
     assert outcomes(project) == ["interrupted", "completed"]
@@ -360,7 +360,7 @@ def test_a_job_that_outlives_its_submission_leaves_the_newer_result_alone(
     project.configure(SHORT)
     code, text = project.run("--unlock")
     assert code == 0, text
-    code, text = project.run(RECORD, "--rerun-incomplete", timeout_s=400)
+    code, text = project.run(RECORD, timeout_s=400)
     assert code == 0, text[-4000:]
     newer = project.json(RECORD)
     assert cluster.job(job)["JobState"] == "RUNNING", "the job was to outlive the rerun"
