@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +33,7 @@ from refill.load.ledger import (
 from refill.load.loops import Job, Row
 from refill.load.wire import Address, prepare
 from refill.load.worker import Done, Setup, Stop, _Jobs
-from refill.processes import module_environment, wait_for
+from refill.processes import module_command, module_environment, wait_for
 
 
 def judge(row: Row) -> Judgement:
@@ -228,6 +231,62 @@ def test_a_hidden_retry_breaks_the_conservation_law(tmp_path: Path) -> None:
     verdict = conservation(frame, done_later)
     assert not verdict["ok"]
     assert "unaccounted" in verdict["violations"][0]
+
+
+def test_a_hole_is_explained_by_the_kernels_own_count_and_by_no_more(tmp_path: Path) -> None:
+    with NullServer() as server:
+        frame, (done,), _ = drive(tmp_path, [setup(server.address)], [closed(200)])
+    later = replace(done, end=done.end + 0.3)
+    for waited_s, kept in ((0.3, True), (0.1, False)):
+        assert conservation(frame, [replace(later, waited_s=waited_s)])["ok"] is kept
+    # It explains no latencies beyond the window.
+    earlier = replace(done, end=done.end - 0.3, waited_s=0.3)
+    assert "waited for a processor for 0.300 s" in conservation(frame, [earlier])["violations"][0]
+
+
+def test_a_client_tells_how_long_it_waited_for_a_processor(tmp_path: Path) -> None:
+    """It shares one processor with a process that wants all of it."""
+    if not Path("/proc/thread-self/schedstat").exists():
+        pytest.skip("the kernel does not count it")
+    cpu = min(os.sched_getaffinity(0))
+    with NullServer() as server, Clients([setup(server.address)], lambda _: None) as clients:
+        os.sched_setaffinity(clients._processes[0].pid, {cpu})
+        (alone,) = clients.run([closed(300)])
+        hog = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        os.sched_setaffinity(hog.pid, {cpu})
+        try:
+            (beside,) = clients.run([Job("steady", "closed", 1, [0], seconds=1.0)])
+        finally:
+            hog.kill()
+            hog.wait()
+    assert 0 <= alone.waited_s < alone.end - alone.start
+    assert 0 < beside.waited_s < beside.end - beside.start
+
+
+def test_rows_that_go_behind_the_window_are_no_part_of_it() -> None:
+    """The controller reads late, and the last rows are more than a pipe takes."""
+    body = b"x" * 4_000_000
+    with NullServer(lambda _, __: ok(body)) as server:
+        ours, theirs = socket.socketpair()
+        worker = subprocess.Popen(
+            module_command("refill.load.worker", str(theirs.fileno())),
+            pass_fds=[theirs.fileno()],
+            env=module_environment(),
+        )
+        theirs.close()
+        pipe = Connection(ours.detach())
+        try:
+            pipe.send(setup(server.address))
+            pipe.send(closed(1))
+            assert wait_for(lambda: len(server.requests) == 1, 30)
+            time.sleep(0.5)
+            rows, done = pipe.recv(), pipe.recv()
+        finally:
+            worker.kill()
+            worker.wait()
+            pipe.close()
+    assert len(rows) == done.issued == 1
+    assert done.delivering_s <= done.end - done.start
 
 
 KILLED = """

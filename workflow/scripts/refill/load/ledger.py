@@ -196,7 +196,9 @@ def conservation(
 
     In a closed loop without a pace a client is always either waiting for an answer or delivering
     rows, so the latencies of a window, its deliveries and the loop's own few microseconds a
-    request add up to the window. Requests that were hidden, retried or dropped would leave a hole.
+    request add up to the window. Requests that were hidden, retried or dropped would leave a hole;
+    so does a client that is kept from a processor between two requests, for as long as the kernel
+    says at most.
 
     Args:
         frame: all rows of the ledger.
@@ -216,7 +218,7 @@ def conservation(
     closed = frame[frame["loop"] == "closed"]
     spans = closed.assign(latency=latency_s(closed)).groupby(["client", "window"], observed=True)
     sums, sizes = spans["latency"].sum(), spans["latency"].size()
-    checked, widest = 0, 0.0
+    checked, widest, longest_wait_s = 0, 0.0, 0.0
     for window in windows:
         key = (window.client, window.window)
         if key not in sums.index:
@@ -227,14 +229,20 @@ def conservation(
         back_off = 0.05 * int((closed["status"] == "error").sum())
         checked += 1
         widest = max(widest, hole / wall if wall else 0.0)
-        if hole > allowed + back_off or hole < -allowed:
+        longest_wait_s = max(longest_wait_s, window.waited_s)
+        if hole > allowed + back_off + window.waited_s or hole < -allowed:
             violations.append(
                 f"window {window.window}, client {window.client}: latencies add up to "
-                f"{float(sums[key]):.3f} s of {wall:.3f} s, {hole:.3f} s are unaccounted for"
+                f"{float(sums[key]):.3f} s of {wall:.3f} s, {hole:.3f} s are unaccounted for; the "
+                f"client waited for a processor for {window.waited_s:.3f} s"
             )
     return {
         "ok": not violations,
         "violations": violations,
         "counts": {"issued": issued, **counts},
-        "checks": {"windows": checked, "widest_hole_share": round(widest, 4)},
+        "checks": {
+            "windows": checked,
+            "widest_hole_share": round(widest, 4),
+            "longest_wait_s": round(longest_wait_s, 4),
+        },
     }

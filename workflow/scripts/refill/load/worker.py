@@ -13,6 +13,7 @@ import threading
 import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
 
 from refill.load.loops import Client, Job, Row, Source
 from refill.load.wire import Address
@@ -20,6 +21,7 @@ from refill.load.wire import Address
 # A kill of the client loses at most the rows of this span.
 DELIVER_EVERY_S = 0.4
 HEART_BEAT_S = 0.1
+_WAITED = Path("/proc/thread-self/schedstat")
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,11 @@ class Setup:
 
 @dataclass(frozen=True)
 class Done:
-    """A job ended; `failure` is the reason when it could not be run to its end."""
+    """A job ended; `failure` is the reason when it could not be run to its end.
+
+    `delivering_s` is what rows took between `start` and `end`; `waited_s`, how long the kernel kept
+    the loop from a processor in that time, within requests and between them.
+    """
 
     client: int
     window: int
@@ -45,6 +51,7 @@ class Done:
     delivering_s: float
     stalled_s: float
     failure: str | None
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -147,6 +154,17 @@ class _Batches:
         self.delivering_s += self._last - start
 
 
+def _waited_s() -> float:
+    """Give how long this thread was ready to run and did not; 0 where the system does not tell.
+
+    The second number of /proc/<pid>/schedstat, in nanoseconds; see Linux's sched-stats.rst.
+    """
+    try:
+        return int(_WAITED.read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
 def serve(pipe: Pipe) -> None:
     """Run jobs until the pipe is closed."""
     setup: Setup = pipe.recv()
@@ -175,12 +193,15 @@ def serve(pipe: Pipe) -> None:
         job = jobs.take()
         batches.issued, batches.delivering_s = 0, 0.0
         heart.reset()
+        waited_s = _waited_s()
         start, failure = client.now(), None
         try:
             client.run(job)
         except Exception as error:  # noqa: BLE001 - reported to the controller, which ends the run
             failure = f"{type(error).__name__}: {error}"
         end = client.now()
+        # Before the last rows: they go behind the window.
+        delivering_s, waited_s = batches.delivering_s, _waited_s() - waited_s
         jobs.over()
         batches.flush()
         pipe.send(
@@ -190,9 +211,10 @@ def serve(pipe: Pipe) -> None:
                 start=start,
                 end=end,
                 issued=batches.issued,
-                delivering_s=batches.delivering_s,
+                delivering_s=delivering_s,
                 stalled_s=heart.longest_s(),
                 failure=failure,
+                waited_s=waited_s,
             )
         )
 

@@ -108,7 +108,8 @@ def _measure(
     identity: dict[str, Any] = {}
     containers: dict[str, Any] | None = None
     with ExitStack() as stack:
-        inside = stack.enter_context(opened(plan, attempt.folder, 1, progress.say))
+        images = [files.image] if files.image is not None else []
+        inside = stack.enter_context(opened(plan, attempt.folder, 1, progress.say, images))
         # Here, where the driver has the CPUs that it has in the run.
         floor = measure_floor()
         parts = QdrantParts(files.root, files.image, plan["qdrant"], plan["cpus"])
@@ -240,7 +241,7 @@ def _not_kept(run: OptimizerRun) -> dict[str, Any]:
         "ok": False,
         "violations": ["the run broke off, so its requests cannot be accounted for"],
         "counts": {"issued": run.ledger.issued, **counts},
-        "checks": {"windows": 0, "widest_hole_share": None},
+        "checks": {"windows": 0, "widest_hole_share": None, "longest_wait_s": None},
     }
 
 
