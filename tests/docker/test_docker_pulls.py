@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import shutil
+import tarfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -121,3 +123,22 @@ def test_an_image_of_no_registry_is_known_by_its_id(docker_client: Any, base_ima
     assert found["warnings"] == [
         f"docker.base: {base_image} is in no registry: its ID alone says which image it is"
     ]
+
+
+def test_an_image_of_another_kind_of_machine_is_refused(docker_client: Any) -> None:
+    """As one that was pulled for another platform by hand: the daemon takes it as it is there."""
+    name, api = "refill-test/other:1.0.0", docker_client.api
+    with io.BytesIO() as layer:
+        tarfile.open(fileobj=layer, mode="w").close()
+        # `docker import --platform`, which the client's own method does not know.
+        repository, _, tag = name.partition(":")
+        asked = {"fromSrc": "-", "repo": repository, "tag": tag, "platform": "linux/s390x"}
+        api._post(
+            api._url("/images/create"), params=asked, data=layer.getvalue()
+        ).raise_for_status()
+    try:
+        assert api.inspect_image(name)["Architecture"] == "s390x"
+        with pytest.raises(DockerError, match=rf"docker\.valkey\.pull: {name} is of linux/s390x, "):
+            resolve(docker_client, name, "docker.valkey.pull")
+    finally:
+        api.remove_image(name, force=True)

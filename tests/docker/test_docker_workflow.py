@@ -239,6 +239,26 @@ def test_a_killed_driver_leaves_no_container_and_the_rerun_completes(
     assert code == 0, text
 
 
+def test_an_image_that_is_gone_is_said_before_anything_is_touched(
+    project: Project, docker_client: Any
+) -> None:
+    image = project.json("results/images/gateway-old.json")
+    docker_client.api.remove_image(image["id"], force=True)
+    before = len(list_attempts(project.folder))
+    kept = (project.folder / ROUNDS[0]).read_bytes()
+    code, text = project.run(ROUNDS[0], "--forcerun", "round_on")
+    assert code != 0
+    assert f"image gateway-old: {image['id'][:19]} is not in the daemon any more: delete" in text
+    assert "Traceback" not in text
+    assert (project.folder / ROUNDS[0]).read_bytes() == kept
+    assert len(list_attempts(project.folder)) == before
+    # As it says.
+    (project.folder / "results/images/gateway-old.json").unlink()
+    code, text = project.run("results/images/gateway-old.json")
+    assert code == 0, text
+    docker_client.api.inspect_image(project.json("results/images/gateway-old.json")["id"])
+
+
 def driver_of(project: Project) -> psutil.Process:
     """Give the process that runs a round."""
     return next(

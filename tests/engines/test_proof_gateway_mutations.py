@@ -24,6 +24,8 @@ from refill.proofs.suite import CHECKS
 BY_ID: dict[str, Check] = {check.id: check for check in CHECKS}
 SCRIPTS, HITS = "gateway-scripts", "gateway-publication-hit"
 LATE, HELD = "gateway-late-fill", "gateway-held-write"
+GRACE, CLAIMS = "gateway-recovery-grace", "gateway-claims"
+FLIPPED, WITHOUT = "flipped-byte", "gateway-without-data"
 
 # Where a script's text is at hand, a publication is sent, a write is made.
 SOURCE = "        self.source = file.read_bytes()\n"
@@ -173,6 +175,43 @@ MUTATIONS = (
         "                    if False:\n                        await self._outwait",
         HELD,
     ),
+    one(
+        "a recovery waits for no grace", "recover.py",
+        "            await self._qdrant.barrier(incarnation.decode())\n"
+        "            await asyncio.sleep(self._options.grace_s)\n",
+        "",
+        GRACE,
+    ),
+    one(
+        "a collection is removed before its index is claimed", "indices.py",
+        '            debt = ClaimDebt(index, new_token(), "delete", "", Step.ABORT)\n',
+        '            debt = ClaimDebt(index, new_token(), "delete", "", Step.ABORT)\n'
+        "            view = await self._catalog.view(index)\n"
+        "            await self._qdrant.delete_collection(view.incarnation)\n",
+        CLAIMS,
+    ),
+    one(
+        "an index is in the catalog before it is in Qdrant", "indices.py",
+        "        debt.step = Step.UNDO\n        try:\n",
+        "        debt.step = Step.UNDO\n"
+        "        await self._catalog.commit(debt.index, debt.kind, debt.token, debt.collection, "
+        "debt.mapping, debt.settings)\n        try:\n",
+        CLAIMS,
+    ),
+    one(
+        "a response's checksum is not looked at", "catalog.py",
+        "        if entry[start : start + _CHECKSUM_BYTES] != _checksum(fill, head, body):\n",
+        "        if False:\n",
+        FLIPPED,
+    ),
+    Mutation(
+        "a gateway begins anew where its catalog is gone", "opening.py",
+        [
+            ("if self._began_with and epoch != self._began_with:", "if False:"),
+            ("        if orphans:\n", "        if False:\n"),
+        ],
+        (WITHOUT,),
+    ),
     Mutation(
         "the log's sync is switched off while it serves", "opening.py",
         [(
@@ -209,7 +248,7 @@ def outcome(made: Subject, check: str) -> tuple[str, str]:
     return str(entry["outcome"]), str(entry["why"])
 
 
-@pytest.mark.parametrize("check", [SCRIPTS, HITS, LATE, HELD])
+@pytest.mark.parametrize("check", [SCRIPTS, HITS, LATE, HELD, GRACE, CLAIMS, FLIPPED, WITHOUT])
 def test_the_gateway_as_it_is_passes(check: str, tmp_path: Path) -> None:
     assert outcome(subject("new", tmp_path), check) == (PASS, "")
 

@@ -96,6 +96,12 @@ MUTATIONS = (
     Mutation("no generation in the comparison", "lookup",
              "index[1] .. ' ' .. index[2]",
              "index[1] .. ' ' .. string.match(entry, '^%S+ %S+ (%d+) ')", "old-generation"),
+    *(
+        Mutation(f"no generation in the comparison: {check}", "lookup",
+                 "index[1] .. ' ' .. index[2]",
+                 "index[1] .. ' ' .. string.match(entry, '^%S+ %S+ (%d+) ')", check)
+        for check in ("old-values", "stale-after-rewrite", "promoted-replica")
+    ),
     Mutation("no build in the comparison", "lookup",
              "index[2] .. ' ' .. ARGV[2] .. ' '",
              "index[2] .. ' ' .. string.match(entry, '^%S+ %S+ %d+ (%S+) ') .. ' '",

@@ -13,10 +13,10 @@ from refill.engines.description import EngineError
 from refill.engines.valkey import DURABLE
 from refill.processes import wait_for
 from refill.proofs import identity, whole
-from refill.proofs.findings import VOID, ControlError, run_check
+from refill.proofs.findings import PASS, VOID, Check, ControlError, Findings, run_check
 from refill.proofs.servers import DEFAULT, REDIS_7, Server, find, started_once
 from refill.proofs.stack import Stack
-from refill.proofs.subject import create
+from refill.proofs.subject import Subject, create
 from refill.proofs.suite import CHECKS
 
 REAL = programs()[DEFAULT].path
@@ -98,6 +98,23 @@ def test_a_server_with_other_settings_is_refused(option: str, tmp_path: Path) ->
     entry = run_check(next(c for c in CHECKS if c.id == "claims-and-tokens"), made)
     assert entry["outcome"] == VOID
     assert name in entry["why"]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_settings_that_are_changed_while_it_serves_are_seen_in_the_end(
+    killed: bool, tmp_path: Path
+) -> None:
+    def changes(_: Subject, found: Findings) -> None:
+        with subject("new", tmp_path).server() as server:
+            found.note(looked_at=1)
+            server.client.config_set("appendfsync", "no")
+            if killed:
+                server.kill()
+
+    entry = run_check(Check("x", "x", "beyond", changes), subject("new", tmp_path))
+    # What was killed had to be as asked at its start, and is again at the next.
+    assert entry["outcome"] == (PASS if killed else VOID)
+    assert killed or "runs with appendfsync 'no' and not 'always' in the end" in entry["why"]
 
 
 def test_settings_stand_in_the_record_without_folders(tmp_path: Path) -> None:

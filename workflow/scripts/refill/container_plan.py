@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from refill.config.load import DOCKER
@@ -76,13 +78,15 @@ class ContainerPlan:
         """
         return self.used and not self._on_cluster and not set(RULES).isdisjoint(rules)
 
-    def check_daemon(self) -> None:
-        """Ask the daemon for a sign of life.
+    def check_daemon(self, records: Iterable[str]) -> None:
+        """Ask the daemon for a sign of life, and for the images of the records.
 
         Raises:
-            DockerError: it is absent or refuses; in one line.
+            DockerError: it is absent, refuses, or has an image no more; in one line.
         """
         # Imported here: a run without containers needs nothing of it.
         from refill.runtimes.docker_daemon import connect
+        from refill.runtimes.docker_pulls import all_present
 
-        connect(self._docker["host"]).close()
+        with closing(connect(self._docker["host"])) as client:
+            all_present(client, map(Path, records))

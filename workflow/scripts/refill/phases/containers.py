@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -85,7 +85,11 @@ class Containers:
 
 @contextmanager
 def opened(
-    plan: Mapping[str, Any], logs: Path, budgets: int, say: Callable[[str], None]
+    plan: Mapping[str, Any],
+    logs: Path,
+    budgets: int,
+    say: Callable[[str], None],
+    images: Sequence[Path],
 ) -> Iterator[Containers | None]:
     """Open the containers of a measurement; None when its engines are no containers.
 
@@ -93,10 +97,11 @@ def opened(
         plan: of the measurement; with `runtime` docker also `docker`: `host` and perhaps `budget`.
         logs: folder that takes the engines' logs.
         budgets: how many budgets are in use at once.
-        say: told what is removed that an earlier run left.
+        say: told what is removed that an earlier run left, and what is pulled again.
+        images: records of the images that will be used; those of native engines may be among them.
 
     Raises:
-        DockerError: there is no daemon.
+        DockerError: there is no daemon, or it has not one of the images and cannot pull it.
         EngineError: the machine is too small for the budgets.
     """
     if plan.get("runtime") != "docker":
@@ -105,10 +110,13 @@ def opened(
     # Imported here: a run without containers needs nothing of it.
     from refill.runtimes.docker import Budget, ContainerRun
     from refill.runtimes.docker_daemon import connect, daemon_record
+    from refill.runtimes.docker_pulls import all_present
 
     host, budget = plan["docker"]["host"], plan["docker"].get("budget")
     client = connect(host)
     try:
+        # Before anything is started: one that is gone in the middle would spoil a measurement.
+        all_present(client, images, say)
         given = Budget.from_config(budget) if budget else None
         with ContainerRun(client, given, host=host, budgets=budgets, logs=logs, say=say) as run:
             yield Containers(client, run, daemon_record(client), logs, say)

@@ -90,6 +90,12 @@ class Files:
     valkey_image: Path | None = None
 
     @property
+    def image_records(self) -> list[Path]:
+        """Records of all images that a round may run: its parts' and its native engines'."""
+        parts = (self.gateway_image, self.qdrant_image, self.valkey_image)
+        return [*(path for path in parts if path is not None), *self.engines.values()]
+
+    @property
     def written(self) -> list[Path]:
         """All that a round writes."""
         return [self.record, self.ledger, self.resources, *self.profiles.values()]
@@ -141,7 +147,8 @@ def _measure(
     data = data / attempt.target.replace("/", "-")
     failure: str | None = None
     # No daemon, or a machine too small for the budgets, is an error and no round.
-    with opened(plan, attempt.folder, _budgets(plan, files), progress.say) as inside:
+    budgets, say = _budgets(plan, files), progress.say
+    with opened(plan, attempt.folder, budgets, say, files.image_records) as inside:
         # Here, where the driver has the CPUs that it has in the round.
         floor = measure_floor()
         stack = GatewayStack(_parts(plan, files), data, attempt.folder, inside)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import Any
 
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 
 from refill.engines.description import EngineError
 from refill.processes import wait_for
@@ -242,6 +242,8 @@ def unknown_scripts(subject: Subject, found: Findings) -> None:
                 server.client.evalsha(sha, 0)
             except NoScriptError:
                 unknown += 1
+            except ResponseError:
+                pass  # it is known, and was called with nothing
         again = Scripts(server.client, server.sources)
         again.load()
         server.client.script_flush()

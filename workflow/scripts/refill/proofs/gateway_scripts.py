@@ -61,17 +61,18 @@ def scripts_called(subject: Subject, found: Findings) -> None:
         seen = stack.monitor.seen()
         administration = _administration(stack)
         departures = stack.server.identity.departures(stack.server.client)
-    found.note(
-        administration=administration,
-        scripts={name: sha1(source) for name, source in stack.server.sources.items()},
-        **seen.as_json(),
-    )
-    _nothing_beside(seen, found)
-    found.same("commands that administer the server", administration, {})
-    found.same("settings that the gateway has changed", departures, [])
-    for name in NAMES:
-        found.expect(seen.calls[name] > 0, f"the image's script {name} was never called")
-    found.same("writes of fills by scripts", seen.by_scripts["SET"], seen.calls["publish"])
+        # Here: in the end the server itself refuses to have been changed.
+        found.note(
+            administration=administration,
+            scripts={name: sha1(source) for name, source in stack.server.sources.items()},
+            **seen.as_json(),
+        )
+        _nothing_beside(seen, found)
+        found.same("commands that administer the server", administration, {})
+        found.same("settings that the gateway has changed", departures, [])
+        for name in NAMES:
+            found.expect(seen.calls[name] > 0, f"the image's script {name} was never called")
+        found.same("writes of fills by scripts", seen.by_scripts["SET"], seen.calls["publish"])
 
 
 def _looked_again(stack: Stack, looks: int) -> bool:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -224,7 +225,7 @@ class Server(OpensParts):
         self._open.callback(shutil.rmtree, self.folder, ignore_errors=True)
         self._open.enter_context(self.engine)
         # Before its own end, which would ask it to end by itself.
-        self._open.callback(self.kill)
+        self._open.callback(self._end)
         if not self.log_folder.is_dir():
             raise NotRunError(
                 "the Docker daemon does not see the folders of this machine as they are, so a "
@@ -288,6 +289,23 @@ class Server(OpensParts):
         self._clients.clear()
         self.engine.kill()
         self.identity.check_gone(self.password)
+
+    def _end(self) -> None:
+        """Kill it for good.
+
+        Raises:
+            ControlError: its settings were changed meanwhile, by a gateway or another program.
+        """
+        other = []
+        # A check may have ended it, and left nothing to ask.
+        with suppress(RedisError, OSError, AttributeError):
+            other = self.identity.departures(self.client)
+        self.kill()
+        if other:
+            raise ControlError(
+                f"{self._name}: was started as it must be and runs with {', '.join(other)} in the "
+                "end: something changed its settings while it served"
+            )
 
     def crash(self) -> None:
         """Kill it and start it again."""

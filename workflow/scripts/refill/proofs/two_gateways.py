@@ -28,6 +28,10 @@ GATE_S = 20.0
 # How long another gateway has for a later write while a dead one's is held; then the longest that
 # this one takes to be seen in Qdrant.
 HEAD_START_S, LATE_S = 0.3, 0.5
+# The one request that makes a collection, and the one that removes it.
+CREATE, DELETE = b"PUT /collections/", b"DELETE /collections/"
+# A grace for a recovery, long beside the start of its process.
+GRACE_S = 2.0
 NEEDS = "a gate that gateways reach: in containers, a network that this machine is on"
 
 
@@ -226,6 +230,56 @@ def _later_write(pair: Pair, found: Findings, gate: Gate, pool: ThreadPoolExecut
     found.expect(not undone, "a write that was acknowledged is undone by a dead gateway's")
 
 
+def recovery_grace(subject: Subject, found: Findings) -> None:
+    """A write of a dead gateway reaches Qdrant while a recovery is under way, within its grace."""
+    with Stack(subject, gateways=2, gated=YES) as stack, ThreadPoolExecutor(2) as pool:
+        pair, (gate, _) = Pair(stack), stack.gates
+        pair.read_all("before the write")
+        with held(gate, REQUEST, UPSERT):
+            writing = pool.submit(pair.write, 0)
+            wait_held(gate)
+            stack.kill_gateway()
+            found.same("the write of a gateway that is killed", writing.result(), None)
+            recovering = pool.submit(stack.recover, "--grace", str(GRACE_S))
+            early = wait_for(lambda: _released(pair), GRACE_S / 2)
+        early = early or wait_for(lambda: _released(pair), GRACE_S / 2)
+        found.expect(not early, f"a recovery released a dead gateway's writer before {GRACE_S:g} s")
+        found.expect("released" in recovering.result(), "the recovery says of no writer")
+        found.same("writers after the recovery", pair.state()["writers"], 0)
+        stack.start_gateway()
+        found.same("reads after it", set(pair.read_all("after the recovery")), {2})
+        found.note(grace_s=GRACE_S)
+        pair.tell(found)
+
+
+def _released(pair: Pair) -> bool:
+    return pair.state()["writers"] == 0
+
+
+def held_claims(subject: Subject, found: Findings) -> None:
+    """A collection is about to be made, or removed: the index is claimed, and stands as before."""
+    with Stack(subject, gated=YES) as stack, ThreadPoolExecutor(1) as pool:
+        client, index, (gate,) = stack.server.client, Index(NAME), stack.gates
+        seen = {}
+        for kind, method, naming in (("create", "PUT", CREATE), ("delete", "DELETE", DELETE)):
+            stood = bool(client.exists(index.key))
+            with held(gate, REQUEST, naming):
+                body = MAPPING if kind == "create" else None
+                doing = pool.submit(stack.call, method, f"/{NAME}", body)
+                wait_held(gate)
+                claimed = client.hget(index.claim_key, "kind")
+                seen[kind] = plain(claimed) if claimed else "no claim"
+                found.same(f"the claim during a {kind}", seen[kind], kind)
+                same = bool(client.exists(index.key)) == stood
+                found.expect(same, f"a {kind} is in the catalog before Qdrant has done it")
+                found.expect(not doing.done(), f"a {kind} is acknowledged before Qdrant has it")
+            found.same(f"the {kind}", doing.result()[0], 200)
+            found.same(f"claims after the {kind}", client.exists(index.claim_key), 0)
+            stands = bool(client.exists(index.key))
+            found.same(f"the index after the {kind}", stands, kind == "create")
+        found.note(claims=seen)
+
+
 def _nothing_new(pair: Pair, found: Findings, when: str, before: Mapping[str, int], n: int) -> None:
     """State that a writer stands, and that the other gateway neither serves nor publishes."""
     counted = pair.stack.counters(1)
@@ -253,6 +307,25 @@ CHECKS = (
         "publish, even when its gateway is dead; a later write is not undone by it",
         BEYOND,
         held_writes,
+        needs=NEEDS,
+        default_only=True,
+        cheap=False,
+    ),
+    Check(
+        "gateway-recovery-grace",
+        "A recovery leaves a dead gateway's writer standing for its grace, in which its write may "
+        "still come",
+        BEYOND,
+        recovery_grace,
+        needs=NEEDS,
+        default_only=True,
+        cheap=False,
+    ),
+    Check(
+        "gateway-claims",
+        "A collection is made and removed under a claim alone, and the catalog follows Qdrant",
+        BEYOND,
+        held_claims,
         needs=NEEDS,
         default_only=True,
         cheap=False,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from refill.engines.description import EngineError
+from refill.processes import wait_for
 from refill.proofs.calls import FILL_PREFIX, plain
 from refill.proofs.findings import BEYOND, Check, Findings
 from refill.proofs.stack import Answer, Stack
@@ -16,6 +17,7 @@ PATH = "/things/_search"
 QUERY = {"sort": [{"n": "desc"}], "size": 10}
 MARK = "unmistakable"
 WRONG = "unmistakeble"
+LOOK_S = 30.0
 
 
 def _load(stack: Stack) -> Answer:
@@ -99,6 +101,9 @@ def gateway_without_data(subject: Subject, found: Findings) -> None:
             if what == "restarted":
                 stack.kill_gateway()
                 stack.start_gateway(serving=False)
+            # Until then it answers so for having no connection.
+            looked = wait_for(lambda: _has_looked(stack), LOOK_S)
+            found.control(looked, f"a {what} gateway did not look at the server's data set")
             statuses[what] = [
                 stack.call("POST", PATH, QUERY)[0],
                 stack.call("PUT", "/things/_doc/2", {"n": 2})[0],
@@ -114,6 +119,12 @@ def gateway_without_data(subject: Subject, found: Findings) -> None:
         found.expect(server.raw("proof:epoch") not in (None, epoch), "the epoch is the old one")
         found.same("the old index", stack.call("POST", PATH, QUERY)[0], 404)
         _load(stack)
+
+
+def _has_looked(stack: Stack) -> bool:
+    """Say whether a gateway answers, or says that it has seen another data set than before."""
+    status, answer = stack.call("POST", PATH, QUERY)
+    return status != 503 or "restore it" in str(answer).lower()
 
 
 CHECKS = (

@@ -4,14 +4,14 @@ where their reference can mean another image tomorrow."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from docker.errors import DockerException, ImageNotFound
 
-from refill.evidence.records import write_json
+from refill.evidence.records import read_json, write_json
 from refill.images import SCHEMA
 from refill.runtimes.docker_daemon import DockerError, daemon_record, told
 
@@ -63,7 +63,7 @@ def resolve(
         "floating", "repo_digests", "warnings", "os", "architecture"}.
 
     Raises:
-        DockerError: it is not there and cannot be pulled.
+        DockerError: it is not there and cannot be pulled, or is of another kind of machine.
     """
     parsed = parse(reference)
     with told(f"{key}: {reference}"):
@@ -72,6 +72,7 @@ def resolve(
         except ImageNotFound:
             _pull(client, parsed, reference, key, say)
             found = client.api.inspect_image(reference)
+        _check_platform(client, found, reference, key)
     digests: list[str] = sorted(found.get("RepoDigests") or [])
     own = [d for d in digests if _familiar(parse(d).repository) == _familiar(parsed.repository)]
     exact = [d for d in own if parse(d).digest == parsed.digest]
@@ -140,6 +141,33 @@ def present(client: Any, record: Mapping[str, Any], say: Callable[[str], object]
             f"delete results/images/{name}.json and run again"
         )
     return identity
+
+
+def all_present(client: Any, records: Iterable[Path], say: Callable[[str], object] = print) -> None:
+    """See that the daemon has each image that is recorded, as `present` does.
+
+    `records` are files: of images, or of native engines, which may have one and may not.
+
+    Raises:
+        DockerError: it has not, and what to do.
+    """
+    for path in records:
+        content = read_json(path)
+        image = content if content["schema"] == SCHEMA else content.get("image")
+        if image is not None:
+            present(client, image, say)
+
+
+def _check_platform(client: Any, found: Mapping[str, Any], reference: str, key: str) -> None:
+    """Refuse an image that would run under an emulator, or not at all."""
+    version = client.version()
+    here, its = (version["Os"], version["Arch"]), (found["Os"], found["Architecture"])
+    if here != its:
+        raise DockerError(
+            f"{key}: {reference} is of {'/'.join(its)}, and the daemon's machine is "
+            f"{'/'.join(here)}: remove it there (`docker image rm`) so that its own is pulled, or "
+            "name an image that has it"
+        )
 
 
 def _pull(
