@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,20 @@ def test_a_record_that_is_none_any_more_is_made_again(engine: Engine, text: str)
     engine.prepare(attempt=0)
     assert installations.next_attempt(engine.record) == 0
     assert differences(engine.root, PROJECT, str(RECORD))[0] != []  # its pins are of this test
+
+
+def test_a_home_that_was_deleted_is_made_again(engine: Engine) -> None:
+    engine.maven(JARS)
+    engine.prepare()
+    first = installations.identity_of(engine.record)
+    assert installations.next_attempt(engine.record) == 1
+    shutil.rmtree(engine.home)
+    assert installations.next_attempt(engine.record) == 2
+    engine.prepare(attempt=2)
+    assert (engine.home / "lib/m-2.jar").is_file()
+    assert installations.next_attempt(engine.record) == 2
+    # For a round it is the engine that it was.
+    assert installations.identity_of(engine.record) == first
 
 
 PLAN = {"code": "a", "n": 1, "native": {"heap": "1g"}}

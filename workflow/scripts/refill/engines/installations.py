@@ -260,8 +260,9 @@ def next_attempt(record: Path) -> int:
     """Give the number of the try that a plan asks for.
 
     It stays that of the record, so that nothing is done twice, unless the engine was not at hand
-    for a reason that may have passed: then it is the next, and the changed plan runs the rule. So
-    does 0, where what stands there is no record, or one of an earlier version.
+    for a reason that may have passed, or what was put together for it is gone: then it is the next,
+    and the changed plan runs the rule. So does 0, where what stands there is no record, or one of
+    an earlier version.
     """
     if not record.exists():
         return 1
@@ -269,7 +270,9 @@ def next_attempt(record: Path) -> int:
         content = read_json(record, SCHEMA)
     except RecordError:
         return 0
-    return int(content["attempt"]) + int(content.get("again", False))
+    made = content.get("files" if content.get("source") == "artifacts" else "own_files")
+    gone = bool(made) and not home_of(record).is_dir()
+    return int(content["attempt"]) + int(gone or content.get("again", False))
 
 
 def identity_of(record: Path) -> str | None:
