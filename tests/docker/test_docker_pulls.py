@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 import tarfile
 from collections.abc import Iterator
@@ -128,17 +129,33 @@ def test_an_image_of_no_registry_is_known_by_its_id(docker_client: Any, base_ima
 def test_an_image_of_another_kind_of_machine_is_refused(docker_client: Any) -> None:
     """As one that was pulled for another platform by hand: the daemon takes it as it is there."""
     name, api = "refill-test/other:1.0.0", docker_client.api
+    repository, _, tag = name.partition(":")
     with io.BytesIO() as layer:
         tarfile.open(fileobj=layer, mode="w").close()
-        # `docker import --platform`, which the client's own method does not know.
-        repository, _, tag = name.partition(":")
-        asked = {"fromSrc": "-", "repo": repository, "tag": tag, "platform": "linux/s390x"}
-        api._post(
-            api._url("/images/create"), params=asked, data=layer.getvalue()
-        ).raise_for_status()
+        api.import_image_from_data(layer.getvalue(), repository=repository, tag=tag)
+    mine = api.inspect_image(name)["Id"]
     try:
+        api.load_image(of_another_machine(b"".join(api.get_image(name)), "s390x"))
         assert api.inspect_image(name)["Architecture"] == "s390x"
         with pytest.raises(DockerError, match=rf"docker\.valkey\.pull: {name} is of linux/s390x, "):
             resolve(docker_client, name, "docker.valkey.pull")
     finally:
-        api.remove_image(name, force=True)
+        for image in (name, mine):
+            with suppress(ImageNotFound):
+                api.remove_image(image, force=True)
+
+
+def of_another_machine(saved: bytes, architecture: str) -> bytes:
+    """Give a saved image as it would be for another machine."""
+    with tarfile.open(fileobj=io.BytesIO(saved)) as source, io.BytesIO() as made:
+        files = {info.name: source.extractfile(info) for info in source if info.isfile()}
+        texts = {path: file.read() for path, file in files.items() if file is not None}
+        (entry,) = json.loads(texts["manifest.json"])
+        config = json.loads(texts[entry["Config"]])
+        texts[entry["Config"]] = json.dumps({**config, "architecture": architecture}).encode()
+        with tarfile.open(fileobj=made, mode="w") as sink:
+            for path, text in texts.items():
+                info = tarfile.TarInfo(path)
+                info.size = len(text)
+                sink.addfile(info, io.BytesIO(text))
+        return made.getvalue()
