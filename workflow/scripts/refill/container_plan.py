@@ -10,7 +10,8 @@ from typing import Any
 from refill.config.load import DOCKER
 
 # Rules whose jobs need the daemon.
-RULES = ("image", "pulled_image", "native_engine", "round_on", "round_off", "proof", "optimizer")
+IMAGE_RULES = ("image", "pulled_image")
+RULES = (*IMAGE_RULES, "native_engine", "round_on", "round_off", "proof", "optimizer")
 
 
 class ContainerPlan:
@@ -78,8 +79,12 @@ class ContainerPlan:
         """
         return self.used and not self._on_cluster and not set(RULES).isdisjoint(rules)
 
-    def check_daemon(self, records: Iterable[str]) -> None:
-        """Ask the daemon for a sign of life, and for the images of the records.
+    def check_daemon(self, rules: Iterable[str], records: Iterable[str]) -> None:
+        """Ask the daemon for a sign of life and, unless images alone are made, for those there are.
+
+        Args:
+            rules: whose jobs run.
+            records: of images and native engines; those that are not there yet count for nothing.
 
         Raises:
             DockerError: it is absent, refuses, or has an image no more; in one line.
@@ -89,4 +94,5 @@ class ContainerPlan:
         from refill.runtimes.docker_pulls import all_present
 
         with closing(connect(self._docker["host"])) as client:
-            all_present(client, map(Path, records))
+            if not set(rules) <= set(IMAGE_RULES):
+                all_present(client, filter(Path.exists, map(Path, records)))
