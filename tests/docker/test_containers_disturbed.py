@@ -135,7 +135,7 @@ def test_a_budgets_group_that_was_removed_is_no_budget(
         engine = run.engine(description(), image, tmp_path / "log", shared=True)
         (group,) = groups.named(f"refill_{run.id}.*")
         groups.remove(group)
-        with pytest.raises(EngineError, match="engine: .*(CPU|memory)"), engine:
+        with pytest.raises(EngineError, match=r"engine: .*(CPU|memory)"), engine:
             pass
     assert find(docker_client, run.id) == []
     assert not groups.named(f"refill_{run.id}.*")

@@ -12,8 +12,8 @@ from refill.load.wire import Address
 from refill.runtimes.budget import departures
 from refill.runtimes.cgroups import Limits
 from refill.runtimes.container import END_TIMEOUT_S, LOOPBACK, Container, Program, Surroundings
-from refill.runtimes.docker_daemon import DockerError
 from refill.runtimes.counters import container_resources
+from refill.runtimes.docker_daemon import DockerError
 from refill.runtimes.network import Opener, published_cost
 from refill.runtimes.ports import free_port
 from refill.runtimes.process import Resources
