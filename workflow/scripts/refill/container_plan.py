@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,8 @@ from typing import Any
 from refill.config.load import DOCKER
 
 # Rules whose jobs need the daemon.
-RULES = ("image", "pulled_image", "native_engine", "round_on", "round_off", "proof", "optimizer")
+ROUND_RULES = frozenset(("native_engine", "round_on", "round_off", "proof"))
+RULES = frozenset(("image", "pulled_image", "optimizer", *ROUND_RULES))
 
 
 class ContainerPlan:
@@ -76,17 +77,32 @@ class ContainerPlan:
 
         On a cluster it is that of the nodes, which only the jobs see.
         """
-        return self.used and not self._on_cluster and not set(RULES).isdisjoint(rules)
+        return self.used and not self._on_cluster and not RULES.isdisjoint(rules)
 
-    def check_daemon(self, records: Iterable[str]) -> None:
-        """Ask the daemon for a sign of life, and for the images of the records.
+    def check_daemon(
+        self, rules: Set[str], qdrant: Sequence[str], records: Sequence[str], made: Set[str]
+    ) -> None:
+        """Ask the daemon, where jobs need it, for a sign of life and for the recorded images.
+
+        Which rounds run is known only behind the native engines, so what they need is asked for
+        together with these.
+
+        Args:
+            rules: whose jobs run.
+            qdrant: records of the image that an optimizer run needs.
+            records: of all images, and of native engines, which may have one.
+            made: what the jobs make anew; it is not asked for.
 
         Raises:
             DockerError: it is absent, refuses, or has an image no more; in one line.
         """
+        if not self.needs_daemon(rules):
+            return
         # Imported here: a run without containers needs nothing of it.
         from refill.runtimes.docker_daemon import connect
         from refill.runtimes.docker_pulls import all_present
 
+        needed = records if rules & ROUND_RULES else qdrant if "optimizer" in rules else []
+        there = [Path(path) for path in needed if path not in made and Path(path).exists()]
         with closing(connect(self._docker["host"])) as client:
-            all_present(client, map(Path, records))
+            all_present(client, there)
