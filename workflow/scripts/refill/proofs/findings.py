@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
-from refill.engines.description import EngineError
+from refill.engines.description import EngineError, RunnerError
 from refill.told import with_notes
 
 if TYPE_CHECKING:
@@ -117,9 +117,11 @@ def run_check(check: Check, subject: Subject) -> dict[str, Any]:
     of the proof itself that fails makes it `not run`, which leaves a required check without proof.
     What had failed before then stays a failure. Any other exception is a fault of the proof itself
     and is raised.
+
+    Where somebody else took away what the check ran in, it tells nothing whatever was seen.
     """
     found = Findings()
-    began = time.monotonic()
+    began, known = time.monotonic(), len(subject.program.disturbances())
     why = ""
     try:
         check.run(subject, found)
@@ -132,7 +134,7 @@ def run_check(check: Check, subject: Subject) -> dict[str, Any]:
     except ControlError as error:
         found.control(False, with_notes(error))
         outcome = found.outcome
-    except HarnessError as error:
+    except (HarnessError, RunnerError) as error:
         outcome, why = _cut_short(found, _of_the_harness(error))
     except (RedisError, EngineError, ConnectionError, TimeoutError) as error:
         found.failures.append(f"{type(error).__name__}: {with_notes(error)}")
@@ -147,10 +149,11 @@ def run_check(check: Check, subject: Subject) -> dict[str, Any]:
         outcome = FAIL
     except (OSError, subprocess.SubprocessError) as error:
         outcome, why = _cut_short(found, _of_the_harness(error))
-    return entry(
-        check, subject, outcome, why or "; ".join((*found.failures, *found.void)), found.evidence,
-        time.monotonic() - began,
-    )  # fmt: skip
+    why = why or "; ".join((*found.failures, *found.void))
+    if done := subject.program.disturbances()[known:]:
+        seen = f" (seen as: {why})" if why else ""
+        outcome, why = NOT_RUN, f"{HARNESS}: {'; '.join(done)}{seen}"
+    return entry(check, subject, outcome, why, found.evidence, time.monotonic() - began)
 
 
 def told_of_episode(
