@@ -71,6 +71,22 @@ def test_every_request_has_one_row(tmp_path: Path) -> None:
     assert conservation(frame, done)["ok"]
 
 
+def test_what_is_told_of_a_phase_is_of_that_phase_alone(tmp_path: Path) -> None:
+    def slow_at_first(number: int, _: bytes) -> bytes:
+        time.sleep(0.02 if number < 60 else 0)
+        return ok()
+
+    ledger = Ledger(tmp_path, judge)
+    with (
+        NullServer(slow_at_first) as server,
+        Clients([setup(server.address)], ledger.add) as clients,
+    ):
+        clients.run([Job("warm-up", "closed", 0, [0], count=60)])
+        assert min(ledger.recent_ms) >= 20
+        clients.run([Job("steady", "closed", 1, [0], count=40)])
+    assert len(ledger.recent_ms) == 40
+
+
 def test_eight_clients_are_eight_processes(tmp_path: Path) -> None:
     with NullServer() as server:
         setups = [setup(server.address, number=n) for n in range(8)]
