@@ -83,8 +83,13 @@ def run_all(
             keep(made)
             entries.append(made)
             if made["outcome"] != PASS:
-                say(f"{where}: {made['outcome'].upper()}: {made['why']}")
+                say(f"{where}: {made['outcome'].upper()}: {made['why']}{_beside(subject)}")
     return with_void_controls(entries)
+
+
+def _beside(subject: Subject) -> str:
+    """Say that what a server does is told of and decides nothing, where it is so."""
+    return "" if subject.server_name == DEFAULT else f" (decides nothing: that is {DEFAULT}'s)"
 
 
 def _tell(at: Callable[[str], None], where: str, text: str) -> None:
