@@ -92,6 +92,7 @@ class Check:
         needs: what only some machines have, in words; without it the check is `not run`, and the
             proof is still valid.
         default_only: tried on the default server only.
+        full_only: tried in the full form only, as it takes long for what it is.
         cheap: takes well under a second, so that it can be run against every mutation.
     """
 
@@ -102,6 +103,7 @@ class Check:
     expected: Mapping[str, str] = field(default_factory=dict)
     needs: str = ""
     default_only: bool = False
+    full_only: bool = False
     cheap: bool = True
 
     def expectation(self, image: str) -> str:

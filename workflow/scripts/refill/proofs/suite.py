@@ -73,8 +73,7 @@ def run_all(
             where = f"{subject.image} on {subject.server_name}: {check.id}"
             at(where)
             subject.tell = partial(_tell, at, where)
-            if check.default_only and subject.server_name != DEFAULT:
-                why = f"tried on {DEFAULT} only"
+            if why := _left_out(check, subject):
                 made = entry(check, subject, NOT_RUN, why, {}, 0.0)
                 keep(made)
                 entries.append(made)
@@ -85,6 +84,15 @@ def run_all(
             if made["outcome"] != PASS:
                 say(f"{where}: {made['outcome'].upper()}: {made['why']}{_beside(subject)}")
     return with_void_controls(entries)
+
+
+def _left_out(check: Check, subject: Subject) -> str:
+    """Say why a check is not tried with a subject; empty where it is."""
+    if check.default_only and subject.server_name != DEFAULT:
+        return f"tried on {DEFAULT} only"
+    if check.full_only and subject.scale.name == "smoke":
+        return "waits for a grace: tried in the full form only"
+    return ""
 
 
 def _beside(subject: Subject) -> str:
