@@ -30,13 +30,15 @@ def free_port() -> int:
     # Where the ephemeral range is everything, there is no choice.
     wanted = [port for port in every if port not in ephemeral] or every
     # Of the system's own randomness: a seed of a measurement must not lead two runs to one port.
-    for port in random.SystemRandom().sample(wanted, min(TRIES, len(wanted))):
+    system = random.SystemRandom()
+    for _ in range(TRIES):
+        port = system.choice(wanted)
         if port in _given:
             continue
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             _given.add(port)
             return port
-    raise OSError(f"none of {TRIES} ports of {LEAST} to {MOST} that were tried on loopback is free")
+    raise OSError(f"no free port on loopback in {TRIES} tries of {LEAST} to {MOST}")
 
 
 def _ephemeral() -> range:
