@@ -14,7 +14,7 @@ from refill.proofs.engines import Archives
 from refill.proofs.servers import DEFAULT, Program, find
 from refill.proofs.subject import Scale, Subject
 
-SMALL = Scale("test", 20, 10, {"new": 4, "old": 4}, other_kills=10, cut_s=0.3)
+SMALL = Scale("test", 20, 10, 4, other_kills=10, cut_s=0.3)
 
 
 def build(name: str, folder: Path) -> Path:

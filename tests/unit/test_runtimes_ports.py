@@ -56,3 +56,13 @@ def test_where_every_port_is_ephemeral_one_of_them_is_given(
     everything.write_text("1024\t65535\n")
     monkeypatch.setattr(ports, "EPHEMERAL", everything)
     assert ports.LEAST <= ports.free_port() <= ports.MOST
+
+
+def test_processes_side_by_side_never_take_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Set here, so that it is set back.
+    monkeypatch.setattr(ports, "_share", (0, 1))
+    taken = []
+    for number in range(3):
+        ports.take_share(number, 3)
+        taken.append({ports.free_port() % 3 for _ in range(20)})
+    assert taken == [{0}, {1}, {2}]

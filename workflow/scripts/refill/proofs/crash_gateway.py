@@ -327,7 +327,7 @@ def episode(subject: Subject, number: int, kills: int) -> tuple[Ledger, list[flo
 
 def crashes(subject: Subject, found: Findings) -> None:
     """Run all episodes."""
-    kills = all_kills = subject.scale.gateway_kills[subject.image]
+    kills = all_kills = subject.scale.gateway_kills
     counts: Counter[str] = Counter()
     starts: list[float] = []
     number = 0

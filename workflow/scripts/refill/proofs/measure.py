@@ -27,15 +27,16 @@ from refill.progress import Progress
 from refill.proofs.asked_for import asked_for
 from refill.proofs.disk import IMAGE_BYTES
 from refill.proofs.findings import IMAGES, OUTCOMES
+from refill.proofs.lanes import run_lanes
 from refill.proofs.scratch import Scratch
 from refill.proofs.servers import DEFAULT, Program
 from refill.proofs.setup import Setup, opened
 from refill.proofs.subject import Subject
-from refill.proofs.suite import SCALES, judge, run_all
+from refill.proofs.suite import SCALES, judge
 
 SCHEMA = "refill.proof/1"
 TARGET = "proofs/aof"
-# Of the data sets that lie there at the same time, beside the disk whose power is cut.
+# Of the data sets that lie there at the same time, beside the disks whose power is cut.
 NEEDED_BYTES = 256 << 20
 
 
@@ -125,7 +126,7 @@ def _try_output(path: Path, root: Path) -> None:
 
 def _check_room(folder: Path) -> None:
     """Refuse a disk that is too full: a server that ends for want of room is no finding."""
-    needed = NEEDED_BYTES + (IMAGE_BYTES if os.geteuid() == 0 else 0)
+    needed = NEEDED_BYTES + (len(IMAGES) * IMAGE_BYTES if os.geteuid() == 0 else 0)
     folder.mkdir(parents=True, exist_ok=True)
     if (free := shutil.disk_usage(folder).free) < needed:
         raise EngineError(
@@ -146,13 +147,20 @@ def _prove(
         Scratch(files.root, progress.say) as scratch,
         opened(plan, files.images, scratch.path, progress.say) as setup,
     ):
-        subjects = [
-            subject_of(plan, setup, image, program, scratch.path, kept.history)
-            for program in setup.programs
-            if not program.missing
+        lanes = [
+            [
+                subject_of(plan, setup, image, program, scratch.path, kept.history)
+                for program in setup.programs
+                if not program.missing
+            ]
             for image in reversed(IMAGES)
         ]
-        entries = run_all(subjects, progress.say, progress.at, kept.entry)
+        if setup.containers is not None:
+            # They are of one run, with connections to its daemon that no fork can share.
+            lanes = [[subject for lane in lanes for subject in lane]]
+        entries = run_lanes(lanes, progress.say, progress.at, kept.entry)
+    order = [program.name for program in setup.programs]
+    entries.sort(key=lambda made: order.index(made["server"]))
     invalid = judge(entries)
     return {
         "schema": SCHEMA,

@@ -104,7 +104,7 @@ def _kills(subject: Subject, name: Name) -> int:
     if name.check == crash_server.ID:
         kills, each = crash_server.kills_on(subject), crash_server.KILLS_AN_EPISODE
     else:
-        kills = subject.scale.gateway_kills[subject.image]
+        kills = subject.scale.gateway_kills
         each = crash_gateway.KILLS_AN_EPISODE
     if (left := kills - name.number * each) > 0:
         return min(left, each)

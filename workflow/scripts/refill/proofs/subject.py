@@ -20,7 +20,7 @@ class Scale:
     Attributes:
         fills: responses that are published where their number matters.
         kills: of the server, in histories of calls.
-        gateway_kills: of the gateway, in histories of requests, for each image.
+        gateway_kills: of the gateway, in histories of requests.
         other_kills: of a server that is not the default.
         cut_s: seconds of writing before the power is cut.
     """
@@ -28,7 +28,7 @@ class Scale:
     name: str
     fills: int
     kills: int
-    gateway_kills: Mapping[str, int]
+    gateway_kills: int
     other_kills: int
     cut_s: float
 

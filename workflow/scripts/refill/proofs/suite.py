@@ -34,8 +34,8 @@ from refill.proofs.servers import DEFAULT
 from refill.proofs.subject import Scale, Subject
 
 SCALES = {
-    "smoke": Scale("smoke", 100, 20, {"new": 20, "old": 3}, other_kills=10, cut_s=0.5),
-    "full": Scale("full", 1000, 200, {"new": 200, "old": 200}, other_kills=50, cut_s=2.5),
+    "smoke": Scale("smoke", 100, 20, 20, other_kills=10, cut_s=0.5),
+    "full": Scale("full", 1000, 200, 200, other_kills=50, cut_s=2.5),
 }
 CHECKS: tuple[Check, ...] = (
     *published.CHECKS,

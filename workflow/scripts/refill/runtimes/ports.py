@@ -18,6 +18,19 @@ EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 TRIES = 1000
 # An engine may ask for two, and starts with both later.
 _given: set[int] = set()
+# Which ports are this process's, as remainder and divisor.
+_share = 0, 1
+
+
+def take_share(number: int, of: int) -> None:
+    """Let this process take only its share of the ports: processes side by side never meet.
+
+    Args:
+        number: of this process among them, from 0.
+        of: how many they are.
+    """
+    global _share
+    _share = number, of
 
 
 def free_port() -> int:
@@ -26,7 +39,8 @@ def free_port() -> int:
     Raises:
         OSError: there is none.
     """
-    every, ephemeral = range(LEAST, MOST + 1), _ephemeral()
+    ephemeral, (number, of) = _ephemeral(), _share
+    every = [port for port in range(LEAST, MOST + 1) if port % of == number]
     # Where the ephemeral range is everything, there is no choice.
     wanted = [port for port in every if port not in ephemeral] or every
     # Of the system's own randomness: a seed of a measurement must not lead two runs to one port.
