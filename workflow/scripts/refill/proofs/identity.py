@@ -139,7 +139,7 @@ def listener(port: int) -> str:
     found = [
         each.pid
         for each in psutil.net_connections("tcp")
-        if each.status == psutil.CONN_LISTEN and each.laddr.port == port
+        if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port
     ]
     if not found or found[0] is None:
         return "a process that cannot be seen from here"
