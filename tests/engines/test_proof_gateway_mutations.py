@@ -24,6 +24,7 @@ from refill.proofs.suite import CHECKS
 BY_ID: dict[str, Check] = {check.id: check for check in CHECKS}
 SCRIPTS, HITS = "gateway-scripts", "gateway-publication-hit"
 LATE, HELD = "gateway-late-fill", "gateway-held-write"
+CRASH = crash_gateway.ID
 GRACE, CLAIMS = "gateway-recovery-grace", "gateway-claims"
 FLIPPED, WITHOUT = "flipped-byte", "gateway-without-data"
 
@@ -32,6 +33,9 @@ SOURCE = "        self.source = file.read_bytes()\n"
 PUBLISH = """            reply = await self._scripts.run(
                 self.valkey,
                 "publish","""
+# Where it looks whether writes are durable; on a connection that is new.
+ROLE = '    role = await ask("ROLE")\n'
+PREPARE = "        await check_durability(valkey.ask, self._settings.durable)\n"
 # Where a gateway looks again whether writes are durable.
 WATCH = """            await check_durability(valkey.call, self._settings.durable)
         except"""
@@ -219,6 +223,19 @@ MUTATIONS = (
             '            await valkey.call("CONFIG", "SET", "appendfsync", "no")\n        except',
         )],
         (SCRIPTS,),
+    ),
+    Mutation(
+        "the log's sync is switched off wherever a gateway looks", "durability.py",
+        [
+            ('"appendfsync": "always"', '"appendfsync": "no"'),
+            (ROLE, '    await ask("CONFIG", "SET", "appendfsync", "no")\n' + ROLE),
+        ],
+        (SCRIPTS, HITS, LATE, HELD, CRASH),
+    ),
+    one(
+        "each connection lets a rewrite go without syncs", "opening.py", PREPARE,
+        PREPARE + '        await valkey.ask("CONFIG", "SET", "no-appendfsync-on-rewrite", "yes")\n',
+        LATE,
     ),
     Mutation(
         "a writer is admitted behind its write", "documents.py",

@@ -13,7 +13,7 @@ from refill.engines.description import EngineError
 from refill.engines.valkey import DURABLE
 from refill.processes import wait_for
 from refill.proofs import identity, servers, whole
-from refill.proofs.findings import PASS, VOID, Check, ControlError, Findings, run_check
+from refill.proofs.findings import FAIL, PASS, VOID, Check, ControlError, Findings, run_check
 from refill.proofs.servers import DEFAULT, REDIS_7, Server, find, started_once
 from refill.proofs.stack import Stack
 from refill.proofs.subject import Subject, create
@@ -125,8 +125,8 @@ def test_settings_that_are_changed_while_it_serves_are_seen_in_the_end(
 
     entry = run_check(Check("x", "x", "beyond", changes), subject("new", tmp_path))
     # What was killed had to be as asked at its start, and is again at the next.
-    assert entry["outcome"] == (PASS if killed else VOID)
-    assert killed or "runs with appendfsync 'no' and not 'always' in the end" in entry["why"]
+    assert entry["outcome"] == (PASS if killed else FAIL)
+    assert killed or "now runs with appendfsync 'no' and not 'always'" in entry["why"]
 
 
 def test_settings_stand_in_the_record_without_folders(tmp_path: Path) -> None:
