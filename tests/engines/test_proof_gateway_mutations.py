@@ -39,6 +39,9 @@ PREPARE = "        await check_durability(valkey.ask, self._settings.durable)\n"
 # Where a gateway looks again whether writes are durable.
 WATCH = """            await check_durability(valkey.call, self._settings.durable)
         except"""
+# How a recovery asks Qdrant.
+BARRIER = "            await self._qdrant.barrier(incarnation.decode())\n"
+REMOVAL = "            await self._qdrant.delete_collection(collection)\n"
 APPLY = "            await self._apply(index, view, token, plan, first)\n"
 RELEASE = """        await self._release(index, view.incarnation, token)
         self.writes += plan.writing
@@ -180,10 +183,24 @@ MUTATIONS = (
         HELD,
     ),
     one(
-        "a recovery waits for no grace", "recover.py",
-        "            await self._qdrant.barrier(incarnation.decode())\n"
+        "a recovery releases writers without their grace", "recover.py",
+        f"{BARRIER}            await asyncio.sleep(self._options.grace_s)\n{BARRIER}", "",
+        GRACE,
+    ),
+    one(
+        "a recovery waits no time for a write", "recover.py",
+        f"            await asyncio.sleep(self._options.grace_s)\n{BARRIER}", BARRIER,
+        GRACE,
+    ),
+    one(
+        "a recovery waits no time for a create", "recover.py",
+        f"            await asyncio.sleep(self._options.grace_s)\n{REMOVAL}", REMOVAL,
+        GRACE,
+    ),
+    one(
+        "a recovery gives a claim back without looking again", "recover.py",
+        f"            await asyncio.sleep(self._options.grace_s)\n{REMOVAL}",
         "            await asyncio.sleep(self._options.grace_s)\n",
-        "",
         GRACE,
     ),
     one(
