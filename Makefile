@@ -22,7 +22,7 @@ all: $(READY) ## Run everything at the default scale (about half an hour): resul
 	$(SNAKEMAKE) all
 	@echo "The report: results/report.html"
 
-smoke: $(READY) ## Run everything at a small scale (about 5 minutes): smoke/results/report.html
+smoke: $(READY) ## Run everything at a small scale (about 10 minutes): smoke/results/report.html
 	$(SNAKEMAKE) all --configfile config/smoke.yaml --directory smoke
 	@echo "The report: smoke/results/report.html"
 

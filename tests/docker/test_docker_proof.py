@@ -18,14 +18,26 @@ from refill.config import PROJECT, load_images
 from refill.engines.description import EngineError
 from refill.image_sources import read_source
 from refill.proofs import crash_server, power, suite
+from refill.proofs.calls import Index
 from refill.proofs.containers import ContainerProgram, Image
-from refill.proofs.findings import FAIL, IMAGES, NOT_RUN, PASS, run_check
+from refill.proofs.findings import (
+    BEYOND,
+    FAIL,
+    IMAGES,
+    NOT_RUN,
+    PASS,
+    Check,
+    Findings,
+    run_check,
+)
 from refill.proofs.servers import DEFAULT, Server
 from refill.proofs.setup import Setup, opened
-from refill.proofs.subject import Scale, Subject, create
+from refill.proofs.stack import Stack
+from refill.proofs.subject import Scale, Subject, change, create
 from refill.runtimes.container import Container
 from refill.runtimes.container_engine import ContainerEngine
 from refill.runtimes.docker_images import BuildFiles, build
+from refill.runtimes.leftovers import ENGINE, find
 
 pytestmark = pytest.mark.docker
 
@@ -159,6 +171,48 @@ def test_a_server_that_does_not_sync_fails_when_the_power_goes(
 
 
 # ---- what cannot be tried is refused, or not run
+
+
+@pytest.mark.parametrize("then", ["asked", "killed and started"])
+def test_a_server_that_somebody_removed_says_nothing_of_the_scripts(
+    then: str, setup: Setup, docker_client: Any, tmp_path: Path
+) -> None:
+    def check(made: Subject, _: Findings) -> None:
+        with made.server() as server:
+            create(server)
+            program = made.program
+            assert isinstance(program, ContainerProgram)
+            assert program.image is not None
+            (left,) = find(docker_client, program.image.run.id)
+            for container in left.containers:
+                docker_client.api.remove_container(container, force=True)
+            if then == "asked":
+                change(server, Index())
+            else:
+                server.crash()
+
+    made = run_check(Check("x", "x", BEYOND, check), subject(setup, "new", tmp_path))
+    assert made["outcome"] == NOT_RUN
+    assert made["why"].startswith("harness: ")
+    assert "somebody removed its container" in made["why"]
+
+
+def test_an_episode_whose_gateway_somebody_removed_says_nothing_of_it(
+    setup: Setup, docker_client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Stack.kill_gateway
+
+    def remove(stack: Stack) -> None:
+        real(stack)
+        for container in docker_client.api.containers(
+            all=True, filters={"status": "exited", "label": f"{ENGINE}=gateway"}
+        ):
+            docker_client.api.remove_container(container["Id"])
+
+    monkeypatch.setattr(Stack, "kill_gateway", remove)
+    made = run_check(BY_ID["crash-gateway"], subject(setup, "new", tmp_path))
+    assert made["outcome"] == NOT_RUN
+    assert "somebody removed its container" in made["why"]
 
 
 def test_a_process_that_is_out_of_sight_is_not_run(

@@ -204,19 +204,7 @@ def test_a_killed_driver_leaves_no_container_and_the_rerun_completes(
     project: Project, config: Any, docker_client: Any
 ) -> None:
     target = "results/rounds/on-main/new-2.json"
-    # Long enough to be found in the middle.
-    counts = {**config["rounds"]["counts"], "warm": 2000}
-    project.configure(with_rounds(config, counts=counts, engines=["gateway"]))
-    log = project.folder / "results/logs/rounds/on-main/new-2.log"
-    log.unlink()
-    snakemake = project.start(target)
-
-    def measuring() -> bool:
-        told = log.read_text() if log.exists() else ""
-        return "warm, read-document, gateway, 1 client" in told or snakemake.poll() is not None
-
-    wait_for(measuring, 120, 0.05)
-    assert snakemake.poll() is None, (project.folder / "output.txt").read_text()[-3000:]
+    snakemake = in_the_middle(project, config, target)
     driver = driver_of(project)
     (run,) = runs_of(docker_client, driver.pid)
     assert len(left_of(docker_client, run)) >= 4
@@ -239,6 +227,29 @@ def test_a_killed_driver_leaves_no_container_and_the_rerun_completes(
     assert code == 0, text
 
 
+def test_a_container_that_somebody_removes_makes_the_round_invalid_and_says_so(
+    project: Project, config: Any, docker_client: Any
+) -> None:
+    target = "results/rounds/on-main/new-1.json"
+    before = project.json(target)
+    snakemake = in_the_middle(project, config, target)
+    (run,) = runs_of(docker_client, driver_of(project).pid)
+    valkey = next(
+        c.name for c in docker_client.containers.list() if c.name == f"refill-{run}-valkey"
+    )
+    docker_client.api.remove_container(valkey, force=True)
+    assert snakemake.wait(200) == 0, (project.folder / "output.txt").read_text()[-3000:]
+    record = project.json(target)
+    assert not record["valid"]
+    assert "valkey: somebody removed its container while it was in use" in record["invalid"][0]
+    attempt = list_attempts(project.folder)[-1]
+    assert attempt["outcome"] == record["outcome"] != "completed"
+    assert left_of(docker_client, run) == []
+    # What was measured before is kept with its attempt.
+    assert project.json(f"results/attempts/{before['attempt']}/{Path(target).name}") == before
+    project.configure(config)
+
+
 def test_an_image_that_is_gone_is_said_before_anything_is_touched(
     project: Project, docker_client: Any
 ) -> None:
@@ -257,6 +268,23 @@ def test_an_image_that_is_gone_is_said_before_anything_is_touched(
     code, text = project.run("results/images/gateway-old.json")
     assert code == 0, text
     docker_client.api.inspect_image(project.json("results/images/gateway-old.json")["id"])
+
+
+def in_the_middle(project: Project, config: Any, target: str) -> subprocess.Popen[str]:
+    """Configure a round that is long enough to be found in the middle, and run it until there."""
+    counts = {**config["rounds"]["counts"], "warm": 2000}
+    project.configure(with_rounds(config, counts=counts, engines=["gateway"]))
+    log = project.folder / target.replace("results/", "results/logs/").replace(".json", ".log")
+    log.unlink()
+    snakemake = project.start(target)
+
+    def measuring() -> bool:
+        told = log.read_text() if log.exists() else ""
+        return "warm, read-document, gateway, 1 client" in told or snakemake.poll() is not None
+
+    wait_for(measuring, 120, 0.05)
+    assert snakemake.poll() is None, (project.folder / "output.txt").read_text()[-3000:]
+    return snakemake
 
 
 def driver_of(project: Project) -> psutil.Process:

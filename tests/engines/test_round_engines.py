@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import signal
@@ -20,7 +21,7 @@ from refill.engines.gateway import Api
 from refill.evidence.attempts import list_attempts
 from refill.load.wire import Address
 from refill.phases.measure_round import measure
-from refill.progress import silent
+from refill.progress import Progress, silent
 from refill.runtimes import process as process_runtime
 from round_fixture import COUNTS, QDRANT, Watcher, child, files, plan, prepare
 
@@ -98,6 +99,20 @@ def test_only_the_durable_publication_is_in_the_log(measured: dict[str, dict[str
     assert new["aof"]["bytes"] == off["aof"]["bytes"] == 0
     assert new["aof"]["replication_offset"] == 0
     assert measured["on-main/old"]["profiles"][0]["aof"]["bytes"] == 0
+
+
+def test_the_line_of_a_cell_tells_the_p50_of_its_last_trial(root: Path) -> None:
+    said = io.StringIO()
+    asked, made = plan("off-control", "new", 7), files(root, "off-control", "new", 7)
+    record = measure(asked, made, Progress("test", None, said))
+    rows = pd.read_parquet(root / record["ledger"]["path"])
+    for clients, name in ((1, "1 client"), (3, "3 clients")):
+        mine = rows[(rows["profile"] == "cold") & (rows["clients"] == clients)]
+        last = mine[mine["trial"] == 2]
+        p50 = ((last["done"] - last["sent"]) * 1e3).median()
+        cell = f"cold, cold-filtered-page, gateway, {name}: 2 trials in "
+        (line,) = [line for line in said.getvalue().splitlines() if cell in line]
+        assert float(line.split(" ")[-2]) == pytest.approx(p50, abs=1e-3)
 
 
 def test_ledger_raw_profiles_and_resources_stand_beside_the_record(

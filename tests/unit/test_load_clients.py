@@ -71,6 +71,44 @@ def test_every_request_has_one_row(tmp_path: Path) -> None:
     assert conservation(frame, done)["ok"]
 
 
+def test_what_is_told_of_a_phase_is_of_that_phase_alone(tmp_path: Path) -> None:
+    def slow_at_first(number: int, _: bytes) -> bytes:
+        time.sleep(0.02 if number < 60 else 0)
+        return ok()
+
+    ledger = Ledger(tmp_path, judge)
+    with (
+        NullServer(slow_at_first) as server,
+        Clients([setup(server.address)], ledger.add) as clients,
+    ):
+        clients.run([Job("warm-up", "closed", 0, [0], count=60)])
+        assert min(ledger.recent_ms) >= 20
+        clients.run([Job("steady", "closed", 1, [0], count=40)])
+    assert len(ledger.recent_ms) == 40
+
+
+def test_nobody_listens_on_a_pipe_that_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number would be given to the next file, and a part of that read away."""
+    close, listening = Connection.close, []
+
+    def watched(pipe: Connection) -> None:
+        listening.extend(t for t in threading.enumerate() if t.name == "rows")
+        close(pipe)
+
+    with NullServer() as server:
+        setups = [setup(server.address, number=n) for n in range(2)]
+        with Clients(setups, lambda _: None) as clients:
+            clients.run([closed(20)] * 2)
+            alive = [thread for thread in threading.enumerate() if thread.name == "rows"]
+            monkeypatch.setattr(Connection, "close", watched)
+    assert len(alive) == 2
+    first_closed = [thread for thread in listening if thread is alive[0]]
+    assert first_closed == []
+    assert not any(thread.is_alive() for thread in alive)
+
+
 def test_eight_clients_are_eight_processes(tmp_path: Path) -> None:
     with NullServer() as server:
         setups = [setup(server.address, number=n) for n in range(8)]

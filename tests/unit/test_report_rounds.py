@@ -12,6 +12,7 @@ import pytest
 from refill.config import load_claims
 from refill.operations.catalog import load_operations
 from refill.phases.round_plan import order
+from refill.report import text
 from refill.report.aa import aa_table, sentence
 from refill.report.natives_view import natives_table
 from refill.report.page import render
@@ -278,6 +279,32 @@ def test_files_hold_whole_numbers_whole(records: list[dict[str, Any]], tmp_path:
 
 def page(records: list[dict[str, Any]]) -> str:
     return render([], {}, {}, load_claims(), rounds=records, expected=EXPECTED)
+
+
+def test_a_round_that_was_measured_out_of_turn_is_said_twice(
+    records: list[dict[str, Any]],
+) -> None:
+    assert section(records, EXPECTED, PUBLISHED)["late"] == []
+    assert "out of turn" not in page(records)
+    for name in ("on-main/new-1", "off-control/old-1"):
+        late = next(record for record in records if record["round"] == name)
+        late["started_at"] = "2026-01-09T10:00:00.000Z"
+    # Whichever round of a profile was measured again: it is the one that stands behind later ones.
+    found = section(records, EXPECTED, PUBLISHED)["late"]
+    assert found == ["on-main/new-1", "off-control/old-1"]
+    shown = page(records)
+    assert shown.count("Measured out of turn: on-main/new-1, off-control/old-1") == 2
+
+
+def test_bounds_that_say_nothing_are_told_by_a_word() -> None:
+    shown = {
+        (0.546, 0.815): "[0.55, 0.81]",
+        (0.0123, 3.5): "[0.012, 3.50]",
+        (1e-9, 0.7): "[0, 0.70]",
+        (0.5, 4e4): "[0.50, not bounded]",
+        (1e-9, 1e16): "[not bounded]",
+    }
+    assert {bounds: text.between(*bounds) for bounds in shown} == shown
 
 
 def test_a_cell_has_ratio_interval_verdict_and_drift(records: list[dict[str, Any]]) -> None:

@@ -87,6 +87,16 @@ def test_a_log_with_a_path_is_left_out_of_an_archive_and_said_to_be(
     assert any(line.startswith(f"{RECORD}: is missing") for line in found.differences)
 
 
+def test_results_that_are_not_there_are_said_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pack", str(tmp_path / "manifest.json")]) != 0
+    assert (
+        "manifest.json: no such file: give the manifest.json of a results"
+        in capsys.readouterr().err
+    )
+
+
 def test_nothing_private_or_changed_is_packed(copied: Path, tmp_path: Path) -> None:
     work = copied.parent.parent
     archive = tmp_path / "x.zip"

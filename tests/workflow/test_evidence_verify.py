@@ -397,6 +397,21 @@ def test_a_folder_and_a_missing_manifest_are_told_of(
     assert "no such file: give the manifest.json of a results folder" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("key", ["@id", "@graph", "@type"])
+def test_a_crate_whose_keys_were_changed_is_named(copied: Path, key: str) -> None:
+    crate = copied.parent / "ro-crate/ro-crate-metadata.json"
+    text = crate.read_text()
+    # Of the last entity, which has no hash, so that only its own form tells.
+    before, found, after = text.rpartition(f'"{key}"')
+    assert found
+    crate.unlink()
+    crate.write_text(f'{before}"@Id"{after}')
+    lines = inspect(copied, figures=False).differences
+    assert any(line.startswith("results/ro-crate/ro-crate-metadata.json: ") for line in lines), (
+        lines
+    )
+
+
 def test_an_attempt_that_ends_after_the_manifest_makes_the_next_run_gather_it_again(
     small_results: Project, copied: Path
 ) -> None:

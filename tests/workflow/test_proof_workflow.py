@@ -83,7 +83,8 @@ def test_what_cannot_run_here_is_not_run_and_never_passed(record: dict[str, Any]
         if made["outcome"] == "not run":
             assert made["why"]
             # On a machine of its own everything can be had.
-            only_here = made["server"] != record["default_server"]
+            in_full = made["why"].endswith("tried in the full form only")
+            only_here = made["server"] != record["default_server"] or in_full
             assert only_here or not os.environ.get("CI") or os.geteuid() != 0, made
         if made["outcome"] == "pass":
             assert made["evidence"] or made["id"] == "as-built"

@@ -14,6 +14,10 @@ class EngineError(Exception):
     """An engine could not be started, asked, or understood. The text says what to do."""
 
 
+class RunnerError(EngineError):
+    """What runs an engine failed, or somebody took the engine away: that says nothing of it."""
+
+
 class NotInstalledError(EngineError):
     """What an engine needs is not on this machine.
 

@@ -109,6 +109,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _pack(options: argparse.Namespace) -> int:
+    read_manifest(options.manifest)
     output = options.output or Path(f"refill-{sha256_file(options.manifest)[:12]}.zip")
     try:
         packed = pack(options.manifest, output, options.project)

@@ -114,7 +114,11 @@ def _metadata(
 ) -> list[str]:
     """Return where the crate's description is not what the manifest gives."""
     again = crate.metadata(manifest, crate.tree(manifest, root, root))
-    one, other = ({e["@id"]: e for e in value["@graph"]} for value in (stored, again))
+    try:
+        one = {entity["@id"]: entity for entity in stored["@graph"]}
+    except (LookupError, TypeError) as error:
+        return [f"{name}: is no crate any more: {type(error).__name__}: {error}"]
+    other = {entity["@id"]: entity for entity in again["@graph"]}
     found = [
         f"{name}: {id_}{where}: says {says!r}, the manifest gives {gives!r}"
         for id_ in sorted({*one, *other})

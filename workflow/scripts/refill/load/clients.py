@@ -16,6 +16,8 @@ from refill.load.loops import Job, Row
 from refill.load.worker import Done, Setup, Stop
 from refill.processes import die_with_parent, module_command, module_environment
 
+LISTENER_ENDS_S = 10.0
+
 
 class ClientError(Exception):
     """A client process ended, or could not run its job."""
@@ -34,6 +36,7 @@ class Clients:
         self._messages: queue.SimpleQueue[list[Row] | Done | ClientError] = queue.SimpleQueue()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pipes: list[Pipe] = []
+        self._listeners: list[threading.Thread] = []
         self._windows: list[int] = []
         self._closing = False
         self._next_tick = time.monotonic()
@@ -56,11 +59,15 @@ class Clients:
 
     def _end(self) -> None:
         self._closing = True
-        for pipe in self._pipes:
-            pipe.close()
         for process in self._processes:
             process.kill()
             process.wait()
+        for listener, pipe in zip(self._listeners, self._pipes, strict=True):
+            # It ends with its client. A pipe that is closed before may give its number to the next
+            # file that is opened here, of which the listener would then read a part away.
+            listener.join(LISTENER_ENDS_S)
+            if not listener.is_alive():
+                pipe.close()
 
     def _start(self, setup: Setup) -> None:
         ours, theirs = socket.socketpair()
@@ -73,12 +80,14 @@ class Clients:
         )
         theirs.close()
         pipe = Pipe(ours.detach())
+        listener = threading.Thread(
+            target=self._listen, args=(setup.number, pipe), daemon=True, name="rows"
+        )
         self._processes.append(process)
         self._pipes.append(pipe)
+        self._listeners.append(listener)
+        listener.start()
         pipe.send(setup)
-        threading.Thread(
-            target=self._listen, args=(setup.number, pipe), daemon=True, name="rows"
-        ).start()
 
     def _listen(self, number: int, pipe: Pipe) -> None:
         while True:

@@ -81,6 +81,7 @@ class Ledger:
         self.issued = 0
         self.counts: Counter[str] = Counter()
         self.recent_ms: list[float] = []
+        self._phase = ""
 
     def add(self, rows: Sequence[Row]) -> None:
         """Judge rows and keep them; write a part when the last one is a second old."""
@@ -102,6 +103,10 @@ class Ledger:
             self.issued += 1
             self.counts[verdict.status] += 1
             start = row.planned if row.loop == "open" else row.sent
+            if row.phase != self._phase:
+                # What is told of a phase is of that phase alone.
+                self._phase = row.phase
+                self.recent_ms.clear()
             self.recent_ms.append((row.done - start) * 1e3)
         del self.recent_ms[:-200]
         self.tick()

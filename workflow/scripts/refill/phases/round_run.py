@@ -133,6 +133,8 @@ class RoundRun:
         self._clients: dict[str, tuple[Clients, ExitStack]] = {}
         self._rows: list[Row] = []
         self._unanswered = Unanswered(settings.timeout_s)
+        # Latencies of the last trial, or part of a warm-up.
+        self._last_ms: list[float] = []
         self._plan = _Plan(settings, requests)
         self.judge = RoundJudge(self._plan.requests, self.engine_of)
         self.ledger = Ledger(folder / "ledger", self.judge)
@@ -268,6 +270,7 @@ class RoundRun:
             raise
         finally:
             self.ledger.add(self._rows)
+            self._last_ms = [(row.done - row.sent) * 1e3 for row in self._rows]
             self._rows.clear()
         self.windows += done
         return done
@@ -276,8 +279,8 @@ class RoundRun:
         self.moments.append((name, self.now(), self.system.moment()))
 
     def _p50s(self, spans: Sequence[float]) -> str:
-        recent = np.median(self.ledger.recent_ms)
-        return f"{len(spans)} trials in {sum(spans):.2f} s, p50 of the last {recent:.3f} ms"
+        p50 = f"{np.median(self._last_ms):.3f} ms" if self._last_ms else "not known"
+        return f"{len(spans)} trials in {sum(spans):.2f} s, p50 of the last {p50}"
 
 
 def _of(engine: str, why: str) -> EngineError:

@@ -61,6 +61,10 @@ class ContainerProgram(Program):
         named = replace(described, name=self.name)
         return self.image.engine(named, folder / "server.log", data)
 
+    def disturbances(self) -> Sequence[str]:
+        """What others did to containers of its run, a gateway's too."""
+        return () if self.image is None else tuple(self.image.run.disturbances)
+
     def as_json(self) -> dict[str, Any]:
         """What a record says of it."""
         return {**super().as_json(), "image": self.identity["image"]}

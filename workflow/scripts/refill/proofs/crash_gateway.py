@@ -20,7 +20,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from refill.engines.description import EngineError
+from refill.engines.description import EngineError, RunnerError
 from refill.faults.gate import REQUEST, Gate
 from refill.proofs.calls import Index
 from refill.proofs.findings import BEYOND, Check, Findings, told_of_episode
@@ -316,6 +316,8 @@ def episode(subject: Subject, number: int, kills: int) -> tuple[Ledger, list[flo
         made = Episode(stack, subject.random(ID, number), kills)
         try:
             made.run()
+        except RunnerError:
+            raise
         except (Gone, EngineError, RedisError) as error:
             made.ledger.fail(f"{type(error).__name__}: {error}")
         hits = stack.counters()["hits"] if not made.ledger.failures else 0

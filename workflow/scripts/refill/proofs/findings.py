@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
-from refill.engines.description import EngineError
+from refill.engines.description import EngineError, RunnerError
 from refill.told import with_notes
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ class Check:
         needs: what only some machines have, in words; without it the check is `not run`, and the
             proof is still valid.
         default_only: tried on the default server only.
+        full_only: tried in the full form only, as it takes long for what it is.
         cheap: takes well under a second, so that it can be run against every mutation.
     """
 
@@ -106,6 +107,7 @@ class Check:
     expected: Mapping[str, str] = field(default_factory=dict)
     needs: str = ""
     default_only: bool = False
+    full_only: bool = False
     cheap: bool = True
 
     def expectation(self, image: str) -> str:
@@ -122,9 +124,11 @@ def run_check(check: Check, subject: Subject) -> dict[str, Any]:
     of the proof itself that fails makes it `not run`, which leaves a required check without proof.
     What had failed before then stays a failure. Any other exception is a fault of the proof itself
     and is raised.
+
+    Where somebody else took away what the check ran in, it tells nothing whatever was seen.
     """
     found = Findings()
-    began = time.monotonic()
+    began, known = time.monotonic(), len(subject.program.disturbances())
     why = ""
     try:
         check.run(subject, found)
@@ -140,7 +144,7 @@ def run_check(check: Check, subject: Subject) -> dict[str, Any]:
     except ControlError as error:
         found.control(False, with_notes(error))
         outcome = found.outcome
-    except HarnessError as error:
+    except (HarnessError, RunnerError) as error:
         outcome, why = _cut_short(found, _of_the_harness(error))
     except (RedisError, EngineError, ConnectionError, TimeoutError) as error:
         found.failures.append(f"{type(error).__name__}: {with_notes(error)}")
@@ -155,10 +159,11 @@ def run_check(check: Check, subject: Subject) -> dict[str, Any]:
         outcome = FAIL
     except (OSError, subprocess.SubprocessError) as error:
         outcome, why = _cut_short(found, _of_the_harness(error))
-    return entry(
-        check, subject, outcome, why or "; ".join((*found.failures, *found.void)), found.evidence,
-        time.monotonic() - began,
-    )  # fmt: skip
+    why = why or "; ".join((*found.failures, *found.void))
+    if done := subject.program.disturbances()[known:]:
+        seen = f" (seen as: {why})" if why else ""
+        outcome, why = NOT_RUN, f"{HARNESS}: {'; '.join(done)}{seen}"
+    return entry(check, subject, outcome, why, found.evidence, time.monotonic() - began)
 
 
 def told_of_episode(

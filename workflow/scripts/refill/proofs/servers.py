@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,10 @@ class Program:
         described = server([str(self.path)], password, START_S, settings)
         named = replace(described, name=self.name)
         return ProcessEngine(named, folder, folder / "server.log", data)
+
+    def disturbances(self) -> Sequence[str]:
+        """What others did to containers of the run that it belongs to; a process has no run."""
+        return ()
 
     def as_json(self) -> dict[str, Any]:
         """What a record says of it."""

@@ -34,7 +34,7 @@ from refill.proofs.servers import DEFAULT
 from refill.proofs.subject import Scale, Subject
 
 SCALES = {
-    "smoke": Scale("smoke", 100, 20, {"new": 20, "old": 6}, other_kills=10, cut_s=0.5),
+    "smoke": Scale("smoke", 100, 20, {"new": 20, "old": 3}, other_kills=10, cut_s=0.5),
     "full": Scale("full", 1000, 200, {"new": 200, "old": 200}, other_kills=50, cut_s=2.5),
 }
 CHECKS: tuple[Check, ...] = (
@@ -73,8 +73,7 @@ def run_all(
             where = f"{subject.image} on {subject.server_name}: {check.id}"
             at(where)
             subject.tell = partial(_tell, at, where)
-            if check.default_only and subject.server_name != DEFAULT:
-                why = f"tried on {DEFAULT} only"
+            if why := _left_out(check, subject):
                 made = entry(check, subject, NOT_RUN, why, {}, 0.0)
                 keep(made)
                 entries.append(made)
@@ -83,8 +82,22 @@ def run_all(
             keep(made)
             entries.append(made)
             if made["outcome"] != PASS:
-                say(f"{where}: {made['outcome'].upper()}: {made['why']}")
+                say(f"{where}: {made['outcome'].upper()}: {made['why']}{_beside(subject)}")
     return with_void_controls(entries)
+
+
+def _left_out(check: Check, subject: Subject) -> str:
+    """Say why a check is not tried with a subject; empty where it is."""
+    if check.default_only and subject.server_name != DEFAULT:
+        return f"tried on {DEFAULT} only"
+    if check.full_only and subject.scale.name == "smoke":
+        return "waits for a grace: tried in the full form only"
+    return ""
+
+
+def _beside(subject: Subject) -> str:
+    """Say that what a server does is told of and decides nothing, where it is so."""
+    return "" if subject.server_name == DEFAULT else f" (decides nothing: that is {DEFAULT}'s)"
 
 
 def _tell(at: Callable[[str], None], where: str, text: str) -> None:

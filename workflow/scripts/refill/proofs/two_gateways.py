@@ -377,6 +377,7 @@ CHECKS = (
         recovery_grace,
         needs=NEEDS,
         default_only=True,
+        full_only=True,
         cheap=False,
     ),
     Check(

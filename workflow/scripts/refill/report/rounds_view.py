@@ -62,6 +62,7 @@ def section(
         "verdicts": _verdicts(table),
         "aa": _false_verdicts(records, expected, published),
         "order": [f"{image}-{n}" for image, n in order(expected.blocks)],
+        "late": _late(ordered, expected),
         "margin": f"{expected.margin:.0%}",
         "controls": [engine for engine in expected.engines if engine != "gateway"],
         "engines": _engines(ordered),
@@ -76,6 +77,20 @@ def section(
         "wrong": _wrong(ordered),
         "limits": _limits(ordered, published),
     }
+
+
+def _late(ordered: Sequence[Record], expected: Expected) -> list[str]:
+    """Name the rounds that began after one that comes later in their profile's order.
+
+    Both arms meet a steady drift alike only where they take turns as planned.
+    """
+    place = {planned: n for n, planned in enumerate(order(expected.blocks))}
+    found = []
+    for profile in expected.profiles:
+        ran = [place.get((r["image"], r["repeat"]), 0) for r in ordered if r["profile"] == profile]
+        names = [r["round"] for r in ordered if r["profile"] == profile]
+        found += [name for n, name in enumerate(names) if any(ran[n] < p for p in ran[:n])]
+    return found
 
 
 def _summary(table: pd.DataFrame) -> list[tuple[str, int]]:

@@ -11,6 +11,8 @@ from refill.stats.ratios import Interval
 from refill.stats.verdict import Value
 
 NONE = "–"
+# From here on a bound of a ratio of two latencies says that nothing is known.
+UNBOUNDED = 1000.0
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -43,7 +45,15 @@ def value(measured: Value) -> str:
 
 def interval(ratio: float, span: Interval | None) -> str:
     """Return a ratio with its interval, such as `0.85 [0.79, 0.93]`."""
-    return f"{ratio:.2f} [{span.low:.2f}, {span.high:.2f}]" if span else f"{ratio:.2f}, no interval"
+    return f"{ratio:.2f} {between(span.low, span.high)}" if span else f"{ratio:.2f}, no interval"
+
+
+def between(low: float, high: float) -> str:
+    """Return the bounds of a ratio; those that say nothing by a word and not by their digits."""
+    if low < 1 / UNBOUNDED and high > UNBOUNDED:
+        return "[not bounded]"
+    least = "0" if low < 1 / UNBOUNDED else f"{low:.2f}" if low >= 0.1 else number(low, 2)
+    return f"[{least}, {f'{high:.2f}' if high <= UNBOUNDED else 'not bounded'}]"
 
 
 def latency(stats: Mapping[str, Any] | None, key: str, timeout: float) -> str:

@@ -43,7 +43,7 @@ def ratio_text(ratio: Any, low: Any, high: Any) -> str:
         return text.NONE
     if low is None or pd.isna(low):
         return f"{ratio:.2f}"
-    return f"{ratio:.2f} [{low:.2f}, {high:.2f}]"
+    return f"{ratio:.2f} {text.between(low, high)}"
 
 
 def detectable(faster: Any, slower: Any) -> str:

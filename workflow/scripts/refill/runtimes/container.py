@@ -10,8 +10,8 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ from docker.errors import APIError, NotFound
 from docker.types import LogConfig, Mount
 
 from refill.runtimes.cgroups import ControlGroups, Limits
-from refill.runtimes.docker_daemon import told
-from refill.runtimes.leftovers import ENGINE
+from refill.runtimes.docker_daemon import DockerError, told
+from refill.runtimes.leftovers import ENGINE, gone_or_going
 
 LOOPBACK = "127.0.0.1"
 END_TIMEOUT_S = 60.0
@@ -46,6 +46,7 @@ class Surroundings:
         alias: its name on the network.
         divided: gives how the run divides the machine, for the record.
         depart: told where the limits differ from those asked for; raises when they may not.
+        disturbed: told what somebody else did to the container.
     """
 
     client: Any
@@ -60,6 +61,7 @@ class Surroundings:
     alias: str
     divided: Callable[[], dict[str, Any]]
     depart: Callable[[str], None]
+    disturbed: Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,9 @@ class Container:
     Attributes:
         folders: its control group's folders, by controller; none while it does not run, or when
             its processes are out of sight.
+        disturbance: what somebody else did to it while it was in use, in words; empty: nothing
+            that was noticed.
+        removed: whether that was to remove it; its log is gone with it.
     """
 
     def __init__(self, around: Surroundings, program: Program, data: Path | None) -> None:
@@ -111,6 +116,8 @@ class Container:
         self._status: int | None = None
         self._input: socket.socket | None = None
         self.folders: dict[str, Path] = {}
+        self.disturbance = ""
+        self.removed = False
 
     @property
     def made(self) -> bool:
@@ -132,6 +139,7 @@ class Container:
         with told(f"docker: {self._program.name} cannot be started"):
             if self._id is None:
                 self._make()
+        with self._asked("cannot be started"):
             self._let_go()
             if given is not None:
                 self._input = self._attach()
@@ -226,11 +234,43 @@ class Container:
 
     def inspect(self) -> Any:
         """Give what the daemon tells of it."""
-        with told(f"docker: {self._program.name}: the state of its container"):
+        with self._asked("the state of its container"):
             return self._api.inspect_container(self._id)
 
+    @contextmanager
+    def _asked(self, what: str) -> Iterator[None]:
+        """Tell an error of the daemon about it; that it has it no more is a disturbance.
+
+        Not found can be its network or an image, too, so the daemon is asked once more.
+        """
+        with told(f"docker: {self._program.name}: {what}"):
+            try:
+                yield
+            except NotFound as error:
+                if self._is_there():
+                    raise
+                self.removed = True
+                self._disturbed("somebody removed its container while it was in use")
+                raise DockerError(f"docker: {self._program.name}: {self.disturbance}") from error
+
+    def _is_there(self) -> bool:
+        try:
+            self._api.inspect_container(self._id)
+        except NotFound:
+            return False
+        return True
+
+    def _disturbed(self, what: str) -> None:
+        if not self.disturbance:
+            self.disturbance = what
+            self._around.disturbed(f"{self._program.name}: {what}")
+
     def ended(self) -> int | None:
-        """Its exit status, negative: the signal that ended it; None while it runs."""
+        """Its exit status, negative: the signal that ended it; None while it runs.
+
+        The daemon tells none of a container that somebody removed or started anew: that of a
+        SIGKILL, as the process that was started here is gone; see `disturbance`.
+        """
         if self._id is None or self._status is not None:
             return self._status
         if self._pidfd is not None:
@@ -238,23 +278,38 @@ class Container:
             poll.register(self._pidfd, select.POLLIN)
             if not poll.poll(0):
                 return None
-            with told(f"docker: how {self._program.name} ended"):
-                code = int(self._api.wait(self._id, timeout=END_TIMEOUT_S)["StatusCode"])
-        else:
-            state = self.inspect()["State"]
-            if state["Running"]:
-                return None
-            code = int(state["ExitCode"])
-        self._status = _signal_or_code(code)
+        try:
+            code = self._how_it_ended()
+        except DockerError:
+            if not self.disturbance:
+                raise
+            code = -signal.SIGKILL
+        self._status = None if code is None else _signal_or_code(code)
         return self._status
+
+    def _how_it_ended(self) -> int | None:
+        """Ask the daemon how it ended; None: it runs, which it cannot where its end was seen."""
+        state = self.inspect()["State"]
+        if not state["Running"]:
+            return int(state["ExitCode"])
+        if self._pidfd is None:
+            return None
+        if state["Pid"] != self._pid:
+            self._disturbed("somebody started its container anew while it was in use")
+            return -signal.SIGKILL
+        with self._asked("how it ended"):
+            return int(self._api.wait(self._id, timeout=END_TIMEOUT_S)["StatusCode"])
 
     def kill(self) -> None:
         """Kill its processes (SIGKILL); nothing when it has ended."""
-        if self._id is None or self.ended() is not None:
+        if self._id is None or (self.ended() is not None and not self.disturbance):
             return
         with told(f"docker: killing {self._program.name}"):
             try:
                 self._api.kill(self._id, "KILL")
+            except NotFound:
+                if self._is_there():
+                    raise
             except APIError as error:
                 # It has ended by itself in between.
                 if error.status_code != NOT_RUNNING:
@@ -266,8 +321,8 @@ class Container:
         Returns:
             Its exit status, and what it wrote to both outputs.
         """
-        with told(f"docker: {self._program.name} {' '.join(arguments)}"):
-            entry = self.image()["Config"]["Entrypoint"] or []
+        entry = self.image()["Config"]["Entrypoint"] or []
+        with self._asked(" ".join(arguments)):
             made = self._api.exec_create(self._id, [*entry, *arguments])
             output: bytes = self._api.exec_start(made["Id"])
             status = int(self._api.exec_inspect(made["Id"])["ExitCode"])
@@ -278,9 +333,13 @@ class Container:
         with told(f"docker: the image of {self._program.name}"):
             return self._api.inspect_image(self._program.image)
 
+    def on_network(self) -> bool:
+        """Say whether it is on the run's network still."""
+        return self._around.network in self.inspect()["NetworkSettings"]["Networks"]
+
     def written(self) -> bytes:
         """Give all that it has written to both outputs since it was made."""
-        with told(f"docker: the log of {self._program.name}"):
+        with self._asked("its log"):
             output: bytes = self._api.logs(self._id, stdout=True, stderr=True)
         return output
 
@@ -305,11 +364,11 @@ class Container:
         try:
             with told(f"docker: {self._program.name}: removing its container"):
                 if self._id is not None:
-                    with suppress(NotFound):
+                    with gone_or_going():
                         self._api.remove_container(self._id, v=True, force=True)
                     self._id = None
                 if self._volume is not None:
-                    with suppress(NotFound):
+                    with gone_or_going():
                         self._api.remove_volume(self._volume, force=True)
                     self._volume = None
         finally:

@@ -13,6 +13,7 @@ from refill.runtimes.budget import departures
 from refill.runtimes.cgroups import Limits
 from refill.runtimes.container import END_TIMEOUT_S, LOOPBACK, Container, Program, Surroundings
 from refill.runtimes.counters import container_resources
+from refill.runtimes.docker_daemon import DockerError
 from refill.runtimes.network import Opener, published_cost
 from refill.runtimes.ports import free_port
 from refill.runtimes.process import Resources
@@ -69,6 +70,7 @@ class ContainerEngine(StartedEngine):
         self._program = program
         self._container = Container(around, program, self._data)
         self._logged = 0
+        self._log_lost = False
         self._verified = False
         self.network: dict[str, Any] | None = None
 
@@ -123,6 +125,29 @@ class ContainerEngine(StartedEngine):
         """Its exit status, negative: the signal that ended it; None while it runs."""
         return self._container.ended()
 
+    def check(self) -> None:
+        """Raise EngineError when the engine has ended.
+
+        Raises:
+            DockerError: somebody removed its container, or started it anew.
+        """
+        if self.ended() is not None and (what := self._container.disturbance):
+            raise DockerError(f"{self.description.name}: {what}.{self._told()}")
+        super().check()
+
+    def trouble(self) -> str:
+        """Say what is wrong with the place that the engine runs in; empty when nothing is."""
+        return self._trouble_of_network() + super().trouble()
+
+    def _trouble_of_network(self) -> str:
+        container = self._container
+        try:
+            if not container.made or container.ended() is not None or container.on_network():
+                return ""
+        except DockerError as error:
+            return f" {error}."
+        return f" Somebody took the container of {self.description.name} off the run's network."
+
     def _why_ended(self) -> str:
         killed = self._container.inspect()["State"].get("OOMKilled")
         return ", out of the memory of its budget" if killed else ""
@@ -147,10 +172,21 @@ class ContainerEngine(StartedEngine):
             self.wait_end(END_TIMEOUT_S)
 
     def save_log(self) -> None:
-        """Append to the log file what the container has written since the last time."""
-        if not self._container.made:
+        """Append to the log file what the container has written since the last time.
+
+        That of a container which somebody removed is gone; the file says so.
+        """
+        if not self._container.made or self._log_lost:
             return
-        written = self._container.written()
+        try:
+            written = self._container.written()
+        except DockerError:
+            if not self._container.removed:
+                raise
+            self._log_lost = True
+            with self.log.open("ab") as log:
+                log.write(f"({self._container.disturbance}: what it wrote is gone)\n".encode())
+            return
         with self.log.open("ab") as log:
             log.write(written[self._logged :])
         self._logged = len(written)

@@ -49,6 +49,7 @@ class ContainerRun(OpensParts):
         id: what the run's things are labelled with.
         labels: all labels of them.
         allotment: how the machine is divided.
+        disturbances: what somebody else did to its containers, as far as it was noticed.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class ContainerRun(OpensParts):
         self.labels = labels(self.id, self._owner)
         self.allotment: Allotment
         self.daemon: dict[str, Any] = {}
+        self.disturbances: list[str] = []
 
     def _start(self) -> None:
         with told("docker: the daemon's account of itself"):
@@ -160,6 +162,7 @@ class ContainerRun(OpensParts):
                 alias,
                 self.divided,
                 self._relax,
+                self.disturbances.append,
             ),
             data,
         )

@@ -13,7 +13,7 @@ import docker
 import requests
 from docker.errors import APIError, DockerException
 
-from refill.engines.description import EngineError
+from refill.engines.description import RunnerError
 from refill.told import ToldError
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
@@ -23,7 +23,7 @@ TIMEOUT_S = 600
 EMBEDDED = "without Docker the embedded engines do (`runtime: process`)"
 
 
-class DockerError(ToldError, EngineError):
+class DockerError(ToldError, RunnerError):
     """The daemon is absent, refuses, or cannot do what it is asked; the text says what to do."""
 
 

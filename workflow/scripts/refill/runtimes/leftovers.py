@@ -136,18 +136,18 @@ def remove_run(client: Any, run: str, quiet_s: float = 0.0, seconds: float = REM
 
 def _remove(client: Any, left: Left) -> None:
     for name in left.containers:
-        with _gone_or_going():
+        with gone_or_going():
             client.api.remove_container(name, v=True, force=True)
     for name in left.networks:
-        with _gone_or_going():
+        with gone_or_going():
             client.api.remove_network(name)
     for name in left.volumes:
-        with _gone_or_going():
+        with gone_or_going():
             client.api.remove_volume(name, force=True)
 
 
 @contextmanager
-def _gone_or_going() -> Iterator[None]:
+def gone_or_going() -> Iterator[None]:
     """Let pass that a thing is gone or being removed; what stays is found in the next look."""
     try:
         yield
