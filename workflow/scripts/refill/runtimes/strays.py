@@ -69,6 +69,8 @@ def _strays(folder: Path, port: int) -> list[int]:
                 found.append(child.pid)
         except (psutil.NoSuchProcess, ProcessLookupError):
             continue  # it has ended in between
+        except psutil.AccessDenied:
+            continue  # another user's, which only root gives an engine, and root may look
     return found
 
 
