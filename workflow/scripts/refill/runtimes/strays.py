@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -59,23 +60,46 @@ def end_strays(group: int, folder: Path, port: int) -> None:
 
 
 def _strays(folder: Path, port: int) -> list[int]:
-    found = []
-    for child in psutil.Process().children():
+    # In this order, as there is a kill for each crash of a proof: a look at a link costs little, at
+    # a process's sockets much.
+    found = [process for process in psutil.pids() if _works_in(process, str(folder))]
+    if _is_taken(port):
+        found += [child.pid for child in psutil.Process().children() if _listens(child, port)]
+    return [process for process in found if _is_adopted(process)]
+
+
+def _works_in(process: int, folder: str) -> bool:
+    try:
+        place = str(Path(f"/proc/{process}/cwd").readlink()).removesuffix(" (deleted)")
+    except OSError:
+        return False  # it has ended, is the kernel's, or another user's
+    return place == folder or place.startswith(f"{folder}/")
+
+
+def _is_taken(port: int) -> bool:
+    """Say whether something listens at a port of loopback; no client can take this for it."""
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            # What is in this process's session was started by it, beside the engine.
-            if os.getsid(child.pid) == os.getsid(0) or child.status() == psutil.STATUS_ZOMBIE:
-                continue
-            if Path(child.cwd()).is_relative_to(folder) or _listens(child, port):
-                found.append(child.pid)
-        except (psutil.NoSuchProcess, ProcessLookupError):
-            continue  # it has ended in between
-        except psutil.AccessDenied:
-            continue  # another user's, which only root gives an engine, and root may look
-    return found
+            tried.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
 
 
 def _listens(process: psutil.Process, port: int) -> bool:
-    return any(
-        each.status == psutil.CONN_LISTEN and each.laddr.port == port
-        for each in process.net_connections("tcp")
-    )
+    try:
+        return any(
+            each.status == psutil.CONN_LISTEN and each.laddr.port == port
+            for each in process.net_connections("tcp")
+        )
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return False  # as above
+
+
+def _is_adopted(process: int) -> bool:
+    try:
+        # What is in this process's session was started by it, beside the engine.
+        return os.getsid(process) != os.getsid(0) and psutil.Process(process).ppid() == os.getpid()
+    except (psutil.NoSuchProcess, ProcessLookupError):
+        return False
