@@ -14,7 +14,7 @@ from refill.batch_job import SCRATCH as FOLDER
 from refill.processes import StoppedError
 from refill.proofs import disk, power
 from refill.proofs.disk import IMAGE_NAME, Disk, DiskError, left_below, remove_leftovers
-from refill.proofs.findings import BEYOND, FAIL, HARNESS, NOT_RUN, Check, Findings, run_check
+from refill.proofs.findings import BEYOND, FAIL, HARNESS, NOT_RUN, VOID, Check, Findings, run_check
 from refill.proofs.scratch import PREFIX, Scratch
 from refill.proofs.servers import Server
 from refill.proofs.subject import Subject
@@ -105,6 +105,20 @@ def test_a_server_that_does_not_sync_fails_the_check_of_one_that_does(
     monkeypatch.setattr(made, "server", without_syncs)
     power.power_cut(kind, "always")(made, found)
     assert found.outcome == FAIL
+
+
+@root
+@both
+@pytest.mark.parametrize("policy", ["everysec", "no"])
+def test_a_cut_that_cuts_nothing_makes_its_control_void(
+    policy: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_mkfs(kind)
+    monkeypatch.setattr(Disk, "cut", lambda _: None)
+    check = next(c for c in power.CHECKS if c.id == f"power-cut-{kind}-{policy}")
+    made = run_check(check, subject("new", tmp_path))
+    assert made["outcome"] == VOID
+    assert made["why"] == f"appendfsync {policy} lost nothing: the cut does not cut"
 
 
 @root

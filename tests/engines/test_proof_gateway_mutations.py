@@ -24,6 +24,7 @@ from refill.proofs.suite import CHECKS
 BY_ID: dict[str, Check] = {check.id: check for check in CHECKS}
 SCRIPTS, HITS = "gateway-scripts", "gateway-publication-hit"
 LATE, HELD = "gateway-late-fill", "gateway-held-write"
+CRASH = crash_gateway.ID
 GRACE, CLAIMS = "gateway-recovery-grace", "gateway-claims"
 FLIPPED, WITHOUT = "flipped-byte", "gateway-without-data"
 
@@ -32,9 +33,15 @@ SOURCE = "        self.source = file.read_bytes()\n"
 PUBLISH = """            reply = await self._scripts.run(
                 self.valkey,
                 "publish","""
+# Where it looks whether writes are durable; on a connection that is new.
+ROLE = '    role = await ask("ROLE")\n'
+PREPARE = "        await check_durability(valkey.ask, self._settings.durable)\n"
 # Where a gateway looks again whether writes are durable.
 WATCH = """            await check_durability(valkey.call, self._settings.durable)
         except"""
+# How a recovery asks Qdrant.
+BARRIER = "            await self._qdrant.barrier(incarnation.decode())\n"
+REMOVAL = "            await self._qdrant.delete_collection(collection)\n"
 APPLY = "            await self._apply(index, view, token, plan, first)\n"
 RELEASE = """        await self._release(index, view.incarnation, token)
         self.writes += plan.writing
@@ -176,10 +183,24 @@ MUTATIONS = (
         HELD,
     ),
     one(
-        "a recovery waits for no grace", "recover.py",
-        "            await self._qdrant.barrier(incarnation.decode())\n"
+        "a recovery releases writers without their grace", "recover.py",
+        f"{BARRIER}            await asyncio.sleep(self._options.grace_s)\n{BARRIER}", "",
+        GRACE,
+    ),
+    one(
+        "a recovery waits no time for a write", "recover.py",
+        f"            await asyncio.sleep(self._options.grace_s)\n{BARRIER}", BARRIER,
+        GRACE,
+    ),
+    one(
+        "a recovery waits no time for a create", "recover.py",
+        f"            await asyncio.sleep(self._options.grace_s)\n{REMOVAL}", REMOVAL,
+        GRACE,
+    ),
+    one(
+        "a recovery gives a claim back without looking again", "recover.py",
+        f"            await asyncio.sleep(self._options.grace_s)\n{REMOVAL}",
         "            await asyncio.sleep(self._options.grace_s)\n",
-        "",
         GRACE,
     ),
     one(
@@ -219,6 +240,19 @@ MUTATIONS = (
             '            await valkey.call("CONFIG", "SET", "appendfsync", "no")\n        except',
         )],
         (SCRIPTS,),
+    ),
+    Mutation(
+        "the log's sync is switched off wherever a gateway looks", "durability.py",
+        [
+            ('"appendfsync": "always"', '"appendfsync": "no"'),
+            (ROLE, '    await ask("CONFIG", "SET", "appendfsync", "no")\n' + ROLE),
+        ],
+        (SCRIPTS, HITS, LATE, HELD, CRASH),
+    ),
+    one(
+        "each connection lets a rewrite go without syncs", "opening.py", PREPARE,
+        PREPARE + '        await valkey.ask("CONFIG", "SET", "no-appendfsync-on-rewrite", "yes")\n',
+        LATE,
     ),
     Mutation(
         "a writer is admitted behind its write", "documents.py",

@@ -12,8 +12,8 @@ from proof_subject import programs, subject
 from refill.engines.description import EngineError
 from refill.engines.valkey import DURABLE
 from refill.processes import wait_for
-from refill.proofs import identity, whole
-from refill.proofs.findings import PASS, VOID, Check, ControlError, Findings, run_check
+from refill.proofs import identity, servers, whole
+from refill.proofs.findings import FAIL, PASS, VOID, Check, ControlError, Findings, run_check
 from refill.proofs.servers import DEFAULT, REDIS_7, Server, find, started_once
 from refill.proofs.stack import Stack
 from refill.proofs.subject import Subject, create
@@ -61,10 +61,21 @@ def test_a_server_behind_a_script_dies_with_it(tmp_path: Path) -> None:
 
 
 def test_a_server_that_leaves_its_group_is_refused_and_ended(tmp_path: Path) -> None:
-    with pytest.raises(ControlError, match="a kill would not end it") as told:
+    with pytest.raises(ControlError, match="would reach it late or not at all") as told:
         server_by(tmp_path, f'setsid "{REAL}" "$@"').__enter__()
     assert is_gone(int(str(told.value).split("process ")[1].split()[0]))
     assert not (tmp_path / "server").exists()
+
+
+def test_a_server_that_leaves_its_group_and_never_answers_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "START_S", 1.0)
+    noted = tmp_path / "process"
+    words = f"""setsid sh -c 'echo $$ > "{noted}"; exec sleep 60'"""
+    with pytest.raises(EngineError, match="was not ready within 1 s"):
+        server_by(tmp_path, words).__enter__()
+    assert not psutil.pid_exists(int(noted.read_text()))
 
 
 def test_a_kill_that_kills_nothing_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +83,8 @@ def test_a_kill_that_kills_nothing_is_seen(tmp_path: Path, monkeypatch: pytest.M
     with subject("new", tmp_path).server() as server:
         process = server.identity.process
         monkeypatch.setattr(server.engine, "kill", lambda: None)
-        with pytest.raises(ControlError, match="after its kill something still listens"):
+        wanted = rf"after its kill process {process} \(valkey-server\) still listens at its port"
+        with pytest.raises(ControlError, match=wanted):
             server.crash()
         assert is_gone(process)
 
@@ -113,8 +125,8 @@ def test_settings_that_are_changed_while_it_serves_are_seen_in_the_end(
 
     entry = run_check(Check("x", "x", "beyond", changes), subject("new", tmp_path))
     # What was killed had to be as asked at its start, and is again at the next.
-    assert entry["outcome"] == (PASS if killed else VOID)
-    assert killed or "runs with appendfsync 'no' and not 'always' in the end" in entry["why"]
+    assert entry["outcome"] == (PASS if killed else FAIL)
+    assert killed or "now runs with appendfsync 'no' and not 'always'" in entry["why"]
 
 
 def test_settings_stand_in_the_record_without_folders(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 PACKAGE_PARENT = Path(__file__).resolve().parent.parent
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -39,6 +39,16 @@ def die_with_parent() -> None:
     """
     if sys.platform == "linux":
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adopt_orphans(adopts: bool) -> None:
+    """Become the parent of each descendant that loses its own, or leave that to init again (Linux).
+
+    What was adopted is a zombie after its end until somebody waits for it by its number; see
+    prctl(2), PR_SET_CHILD_SUBREAPER.
+    """
+    if sys.platform == "linux":
+        _libc.prctl(PR_SET_CHILD_SUBREAPER, int(adopts))
 
 
 def run_whole(

@@ -39,6 +39,10 @@ class ControlError(Exception):
     """What a check rests on is not so, such as a server that is dead after its kill."""
 
 
+class ChangedError(ControlError):
+    """What is tried has changed what it is tried on, which is a failure; the text says how."""
+
+
 class Findings:
     """What one run of a check found.
 
@@ -115,7 +119,8 @@ def run_check(check: Check, subject: Subject) -> dict[str, Any]:
     """Run a check on an image and a server, and give its entry.
 
     A server that ends, or answers with an error or in a form that the check did not expect, is a
-    failure of the check; one that is not what the check rests on makes it void. A program or file
+    failure of the check, and so is one whose settings were changed while it served; one that is not
+    what the check rests on makes it void. A program or file
     of the proof itself that fails makes it `not run`, which leaves a required check without proof.
     What had failed before then stays a failure. Any other exception is a fault of the proof itself
     and is raised.
@@ -133,6 +138,9 @@ def run_check(check: Check, subject: Subject) -> dict[str, Any]:
         # What could not be cleaned up is no matter of what this machine lacks.
         mark = f"{HARNESS}: " if with_notes(error) != str(error) else ""
         outcome, why = _cut_short(found, mark + with_notes(error))
+    except ChangedError as error:
+        found.expect(False, with_notes(error))
+        outcome = found.outcome
     except ControlError as error:
         found.control(False, with_notes(error))
         outcome = found.outcome

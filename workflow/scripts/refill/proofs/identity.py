@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+import psutil
 from redis.exceptions import RedisError
 
 from refill.engines.valkey import DURABLE, connect
@@ -77,8 +78,8 @@ class Identity:
             _ask_to_end(client)
             raise ControlError(
                 f"{self._name}: process {self.process} answers, which is neither the one that was "
-                f"started ({self._engine.pid}) nor of its group, so a kill would not end it: give "
-                "the server itself, or a script that ends with `exec`"
+                f"started ({self._engine.pid}) nor of its group, so that a kill would reach it "
+                "late or not at all: give the server itself, or a script that ends with `exec`"
             )
         if (run := str(info["run_id"])) in self._runs:
             raise ControlError(
@@ -115,12 +116,13 @@ class Identity:
         address = self._engine.address
         if wait_for(lambda: not _listens(address), GONE_S, 0.01):
             return
+        who = listener(address.port)
         client = connect(address, password)
         _ask_to_end(client)
         client.close()
         raise ControlError(
-            f"{self._name}: after its kill something still listens at its port: the kill does not "
-            "end it"
+            f"{self._name}: after its kill {who} still listens at its port {address.port}: the "
+            "kill does not end it"
         )
 
 
@@ -130,6 +132,21 @@ def product_of(info: Mapping[str, Any]) -> str:
     if "valkey_version" in info:
         return f"Valkey {info['valkey_version']}"
     return f"Redis {info['redis_version']}"
+
+
+def listener(port: int) -> str:
+    """Say which process of this machine listens at a port, for a message."""
+    found = [
+        each.pid
+        for each in psutil.net_connections("tcp")
+        if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port
+    ]
+    if not found or found[0] is None:
+        return "a process that cannot be seen from here"
+    try:
+        return f"process {found[0]} ({psutil.Process(found[0]).name()})"
+    except psutil.NoSuchProcess:
+        return f"process {found[0]}"
 
 
 def _listens(address: Address) -> bool:

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from refill.engines.valkey import Aof, Control, connect, find_binary, new_passwo
 from refill.evidence.hashes import sha256_file
 from refill.proofs.calls import NAMESPACE, Call, Scripts, for_redis, plain
 from refill.proofs.engines import Engine
-from refill.proofs.findings import ControlError, NotRunError
+from refill.proofs.findings import ChangedError, ControlError, NotRunError
 from refill.proofs.identity import RELIED_ON, Identity
 from refill.runtimes.process import ProcessEngine
 from refill.told import with_notes
@@ -195,7 +194,13 @@ class Server(OpensParts):
         folder: for its log and, unless `data` says otherwise, its data; removed at the end.
         data: folder of its data.
         settings: configuration beyond, or instead of, an append-only log that is synced always.
+
+    Attributes:
+        client: a connection that is kept while it runs; None before it has been looked at.
+        used_by: what its settings can have been changed by, for a failure.
     """
+
+    used_by = "a program beside the proof"
 
     def __init__(
         self,
@@ -222,6 +227,9 @@ class Server(OpensParts):
         compared = relied_on if program.path is None else {**relied_on, "dir": str(self.data)}
         version = f"{program.product} {program.version}".strip()
         self.identity = Identity(program.name, self.engine, compared, version)
+        # What was refused is asked nothing more.
+        self.client: Any = None
+        self._changed = False
         self._clients: list[Redis] = []
 
     def _start(self) -> None:
@@ -295,20 +303,26 @@ class Server(OpensParts):
         self.identity.check_gone(self.password)
 
     def _end(self) -> None:
-        """Kill it for good.
+        """Kill it for good; raises as `check_settings`, and as `kill`."""
+        try:
+            self.check_settings()
+        finally:
+            self.kill()
+
+    def check_settings(self) -> None:
+        """Look whether it has the settings that it was started with, if it runs.
 
         Raises:
-            ControlError: its settings were changed meanwhile, by a gateway or another program.
+            ChangedError: it has others.
         """
-        other = []
-        # A check may have ended it, and left nothing to ask.
-        with suppress(RedisError, OSError, AttributeError):
-            other = self.identity.departures(self.client)
-        self.kill()
-        if other:
-            raise ControlError(
-                f"{self._name}: was started as it must be and runs with {', '.join(other)} in the "
-                "end: something changed its settings while it served"
+        if self._changed or self.client is None or self.engine.ended() is not None:
+            return
+        if other := self.identity.departures(self.client):
+            # Told once: what comes of it is no news.
+            self._changed = True
+            raise ChangedError(
+                f"{self._name}: was started as it must be, and now runs with {', '.join(other)}: "
+                f"{self.used_by} has changed its settings while it served"
             )
 
     def crash(self) -> None:
@@ -323,8 +337,9 @@ class Server(OpensParts):
             return False
 
     def _connect_all(self, load: bool) -> None:
-        self.client: Any = self.connect()
-        self.identity.check(self.client)
+        client = self.connect()
+        self.identity.check(client)
+        self.client = client
         self.scripts = Scripts(self.client, self.sources)
         if load:
             self.scripts.load()

@@ -81,6 +81,7 @@ class Stack(OpensParts):
         self._place = subject.place()
         self._number, self._gated, self._monitored = gateways, gated, monitored
         self.server = subject.server(None, **settings)
+        self.server.used_by = "a gateway"
         self.gateways: list[Engine] = []
         self.gates: list[Gate] = []
 
@@ -122,8 +123,14 @@ class Stack(OpensParts):
     # ---- the first gateway's life
 
     def kill_gateway(self) -> None:
-        """SIGKILL."""
+        """SIGKILL.
+
+        Raises:
+            ChangedError: a gateway has changed the server's settings.
+        """
         self.gateways[0].kill()
+        # Here, too: its next start may already stumble over what it did in this life.
+        self.server.check_settings()
 
     def start_gateway(self, serving: bool = True) -> float:
         """Start it and wait until it serves, or only until it listens; the seconds that took."""

@@ -7,7 +7,8 @@ in it while others read, and while its gateway is killed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -17,7 +18,7 @@ from refill.processes import wait_for
 from refill.proofs.calls import FILL_PREFIX, Index, plain
 from refill.proofs.findings import BEYOND, Check, Findings
 from refill.proofs.ledger import Ledger
-from refill.proofs.stack import YES, Gone, Stack
+from refill.proofs.stack import YES, Gone, Http, Stack
 from refill.proofs.subject import Subject
 
 NAME, ID = "things", "1"
@@ -28,10 +29,11 @@ GATE_S = 20.0
 # How long another gateway has for a later write while a dead one's is held; then the longest that
 # this one takes to be seen in Qdrant.
 HEAD_START_S, LATE_S = 0.3, 0.5
-# The one request that makes a collection, and the one that removes it.
-CREATE, DELETE = b"PUT /collections/", b"DELETE /collections/"
-# A grace for a recovery, long beside the start of its process.
-GRACE_S = 2.0
+# The first request of those that make a collection, the one that removes it, and the one that is
+# answered when all writes before it have been applied.
+CREATE, DELETE, BARRIER = b"PUT /collections/", b"DELETE /collections/", b"/points/delete?wait=true"
+# A grace for a recovery, long beside a request; a clock may be read a little before it is over.
+GRACE_S, ALMOST = 0.5, 0.98
 NEEDS = "a gate that gateways reach: in containers, a network that this machine is on"
 
 
@@ -231,8 +233,8 @@ def _later_write(pair: Pair, found: Findings, gate: Gate, pool: ThreadPoolExecut
 
 
 def recovery_grace(subject: Subject, found: Findings) -> None:
-    """A write of a dead gateway reaches Qdrant while a recovery is under way, within its grace."""
-    with Stack(subject, gateways=2, gated=YES) as stack, ThreadPoolExecutor(2) as pool:
+    """What a dead gateway has sent reaches Qdrant while a recovery is under way, in its grace."""
+    with Stack(subject, gateways=2, gated=YES) as stack, ThreadPoolExecutor(1) as pool:
         pair, (gate, _) = Pair(stack), stack.gates
         pair.read_all("before the write")
         with held(gate, REQUEST, UPSERT):
@@ -240,20 +242,76 @@ def recovery_grace(subject: Subject, found: Findings) -> None:
             wait_held(gate)
             stack.kill_gateway()
             found.same("the write of a gateway that is killed", writing.result(), None)
-            recovering = pool.submit(stack.recover, "--grace", str(GRACE_S))
-            early = wait_for(lambda: _released(pair), GRACE_S / 2)
-        early = early or wait_for(lambda: _released(pair), GRACE_S / 2)
-        found.expect(not early, f"a recovery released a dead gateway's writer before {GRACE_S:g} s")
-        found.expect("released" in recovering.result(), "the recovery says of no writer")
+            _recover_in_grace(
+                stack, found, "write", BARRIER,
+                lambda: pair.state()["writers"] == 0,
+                lambda: pair.read_anew(1, "when the dead one's write comes") == 2,
+            )  # fmt: skip
         found.same("writers after the recovery", pair.state()["writers"], 0)
         stack.start_gateway()
         found.same("reads after it", set(pair.read_all("after the recovery")), {2})
-        found.note(grace_s=GRACE_S)
+        client, coming = stack.server.client, Index("coming")
+        with held(gate, REQUEST, CREATE):
+            creating = pool.submit(stack.call, "PUT", f"/{coming.name}", MAPPING)
+            wait_held(gate)
+            collection = plain(client.hget(coming.claim_key, "collection"))
+            stack.kill_gateway()
+            found.expect(creating.exception() is not None, "a create of no collection is answered")
+            _recover_in_grace(
+                stack, found, "create", DELETE,
+                lambda: not client.exists(coming.claim_key),
+                lambda: collection in _collections(stack),
+            )  # fmt: skip
+        found.same("the claim after the recovery", client.exists(coming.claim_key), 0)
+        found.same("its collection", [c for c in _collections(stack) if c == collection], [])
+        stack.must("PUT", f"/{coming.name}", MAPPING, 1)
         pair.tell(found)
 
 
-def _released(pair: Pair) -> bool:
-    return pair.state()["writers"] == 0
+def _recover_in_grace(
+    stack: Stack,
+    found: Findings,
+    what: str,
+    asks: bytes,
+    resolved: Callable[[], bool],
+    comes: Callable[[], bool],
+) -> None:
+    """Recover from what a dead gateway has begun, and let it come while the recovery waits.
+
+    Args:
+        what: the first gate holds it.
+        asks: bytes of the request that a recovery makes before its grace and behind it, through
+            the second gate.
+        resolved: whether the catalog has nothing of it any more.
+        comes: whether Qdrant has it.
+    """
+    gate, way = stack.gates
+    with ThreadPoolExecutor(1) as pool, held(way, REQUEST, asks):
+        recovering = pool.submit(stack.recover, "--grace", str(GRACE_S))
+        asked = wait_for(lambda: way.held.is_set() or recovering.done(), GATE_S)
+        found.expect(asked and way.held.is_set(), f"a recovery asks Qdrant nothing for a {what}")
+        # Its grace begins later, whatever this machine is busy with.
+        began = time.monotonic()
+        way.release()
+        way.hold(REQUEST, naming=asks)
+        wait_for(lambda: way.held.is_set() or resolved() or recovering.done(), GATE_S)
+        waited = time.monotonic() - began
+        found.expect(
+            waited > GRACE_S * ALMOST,
+            f"a recovery from a dead gateway's {what} goes on after {waited:.2f} s of a grace of "
+            f"{GRACE_S:g} s",
+        )
+        gate.release()
+        found.control(wait_for(comes, GATE_S), f"the {what} of the dead gateway never came")
+        way.release()
+        found.note(**{f"grace_of_a_{what}_s": round(waited, 3)})
+        recovering.result()
+
+
+def _collections(stack: Stack) -> list[str]:
+    with Http(stack.qdrant.address) as qdrant:
+        answer = qdrant.call("GET", "/collections")[1]
+    return [collection["name"] for collection in answer["result"]["collections"]]
 
 
 def held_claims(subject: Subject, found: Findings) -> None:
@@ -313,8 +371,8 @@ CHECKS = (
     ),
     Check(
         "gateway-recovery-grace",
-        "A recovery leaves a dead gateway's writer standing for its grace, in which its write may "
-        "still come",
+        "A recovery leaves a dead gateway's writer or claim standing for its grace, in which its "
+        "write or its collection may still come",
         BEYOND,
         recovery_grace,
         needs=NEEDS,

@@ -20,6 +20,7 @@ from refill.load.wire import Address
 from refill.processes import die_with_parent
 from refill.runtimes.ports import free_port
 from refill.runtimes.started_engine import StartedEngine
+from refill.runtimes.strays import end_strays, engine_begins, engine_is_gone
 from refill.runtimes.users import hand_over, other_user, place_for
 
 STOP_TIMEOUT_S = 20.0
@@ -68,6 +69,7 @@ class ProcessEngine(StartedEngine):
         self._process: subprocess.Popen[bytes] | None = None
         # Of the process and all that it starts; None once it was killed.
         self._group: int | None = None
+        self._may_be_left = False
         self.address = Address("127.0.0.1", self._place.port)
 
     def __enter__(self) -> Self:
@@ -82,7 +84,7 @@ class ProcessEngine(StartedEngine):
             EngineError: its folder cannot be made, or its program cannot be started.
         """
         # What a process that ended by itself may have left, such as the server of a wrapper.
-        self._kill_group()
+        self._kill_all()
         try:
             self._place.storage.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -102,6 +104,7 @@ class ProcessEngine(StartedEngine):
         as_user: dict[str, Any] = (
             {"user": user.uid, "group": user.gid, "extra_groups": []} if user else {}
         )
+        engine_begins(self)
         with self.log.open("ab") as log:
             try:
                 self._process = subprocess.Popen(
@@ -116,10 +119,11 @@ class ProcessEngine(StartedEngine):
                     **as_user,
                 )
             except OSError as error:
+                engine_is_gone(self)
                 raise EngineError(
                     f"{self.description.name} cannot be started: {command[0]}: {error.strerror}"
                 ) from error
-        self._group = self._process.pid
+        self._group, self._may_be_left = self._process.pid, True
         if given:
             assert self._process.stdin is not None
             # It can have ended already; `check` says so.
@@ -150,16 +154,21 @@ class ProcessEngine(StartedEngine):
 
     def kill(self) -> None:
         """Kill the engine's process and all that it started (SIGKILL); its data stay."""
-        self._kill_group()
-        if self._process is not None:
-            self._process.wait()
+        self._kill_all()
 
-    def _kill_group(self) -> None:
+    def _kill_all(self) -> None:
+        process = self._process
+        if process is None or not self._may_be_left:
+            return
         # Once only: the number of a group that is gone can be another's later.
         group, self._group = self._group, None
         if group is not None:
             with suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
+        process.wait()
+        end_strays(process.pid, self._place.storage, self._place.port)
+        self._may_be_left = False
+        engine_is_gone(self)
 
     def owns(self, process: int) -> bool:
         """Say whether a process is the engine's: the one that was started, or of its group."""
@@ -232,8 +241,8 @@ class ProcessEngine(StartedEngine):
                 # What an engine that ended did not read of its input is tried once more here.
                 with suppress(BrokenPipeError):
                     process.stdin.close()
-            # A helper process that stayed behind; none did when there is no such group.
-            self._kill_group()
+            # A helper process that stayed behind.
+            self._kill_all()
         if not self._keeps_data:
             shutil.rmtree(self._place.storage.parent, ignore_errors=True)
 
