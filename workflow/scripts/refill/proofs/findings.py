@@ -120,10 +120,9 @@ def run_check(check: Check, subject: Subject) -> dict[str, Any]:
 
     A server that ends, or answers with an error or in a form that the check did not expect, is a
     failure of the check, and so is one whose settings were changed while it served; one that is not
-    what the check rests on makes it void. A program or file
-    of the proof itself that fails makes it `not run`, which leaves a required check without proof.
-    What had failed before then stays a failure. Any other exception is a fault of the proof itself
-    and is raised.
+    what the check rests on makes it void. A program or file of the proof itself that fails makes it
+    `not run`, which leaves a required check without proof. What had failed before then stays a
+    failure. Any other exception is a fault of the proof itself and is raised.
 
     Where somebody else took away what the check ran in, it tells nothing whatever was seen.
     """

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -317,7 +318,11 @@ class Server(OpensParts):
         """
         if self._changed or self.client is None or self.engine.ended() is not None:
             return
-        if other := self.identity.departures(self.client):
+        other: Sequence[str] = ()
+        # One that is going down answers no more, and is not gone yet.
+        with suppress(RedisError, OSError):
+            other = self.identity.departures(self.client)
+        if other:
             # Told once: what comes of it is no news.
             self._changed = True
             raise ChangedError(
