@@ -140,3 +140,24 @@ def test_the_page_shows_words_and_intervals(records):
     assert {"faster", "slower", "undecidable"} & set(shown)
     assert any("[" in cell for cell in shown)
     assert all(len(cells) == len(table.heads) + 1 for cells in table.rows)
+
+
+@pytest.mark.parametrize(
+    ("recall", "note", "look"),
+    [(0.5, "2 and 2 runs; not the same work: other recall", "state warn"),
+     (None, "2 and 2 runs", "state bad")],
+)  # fmt: skip
+def test_a_latency_with_other_answers_is_not_coloured(records, recall, note, look):
+    steady(records, "A2", "open", 4.0, 4.04)
+    for record in records:
+        record["phases"][2]["visible_share_min"] = 1.0
+        record["phases"][2]["open"]["recall_mean"] = 0.9
+        if record["id"] == "A2" and recall:
+            record["phases"][2]["open"]["recall_mean"] = recall
+    table = comparisons(records, IDENTICAL)
+    (found,) = [
+        cells[table.heads.index("verdict") + 1]
+        for cells in table.rows
+        if (cells[0].text, cells[0].published, cells[2].text) == ("A2 by A1", "steady", "p50, ms")
+    ]
+    assert (found.text, found.note, found.kind) == ("slower", note, look)

@@ -141,7 +141,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise RecordError(
             f"{path}: no such file: give the manifest.json of a results folder; the workflow "
-            "writes it (`snakemake results/manifest.json`)"
+            "writes it (`snakemake results/manifest.json`), for a smoke run in smoke/results"
         )
     manifest = read_json(path, SCHEMA)
     check_schema(manifest, path.name)

@@ -61,7 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.output:
                 content = {"schema": SCHEMA, "sha256": sha256_file(path), **record}
                 write_json(options.output / f"{path.name}.json", content)
-        except (LogError, RecordError, OSError) as error:
+        except OSError as error:
+            sys.stderr.write(f"{error.filename or path}: {error.strerror}\n")
+            status = 1
+            continue
+        except (LogError, RecordError) as error:
             sys.stderr.write(f"{error}\n")
             status = 1
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -24,7 +25,11 @@ LOOKS = {
     INVALID: "state bad",
     NOT_MEASURED: "state missing",
 }
+# Answers that differ by more in recall, or in the share of the points that are visible, are not of
+# the same work: a latency on one side is then no gain over the other.
+ALIKE = 0.02
 _FIGURES = {"drain_s": "drain, s", "p50_ms": "p50, ms", "p95_ms": "p95, ms"}
+_TRUTH = (("recall", "recall"), ("visible points", "visible_share"))
 
 
 def rows_of(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -66,7 +71,7 @@ def comparisons(records: Sequence[Record], identical: Sequence[str]) -> Table:
                 Cell(_shown(row["left"])),
                 Cell(_shown(row["right"])),
                 Cell(ratio_text(row["ratio"], row["ratio_low"], row["ratio_high"])),
-                verdict_cell(str(row["verdict"]), _why(row, known)),
+                _verdict(row, known),
                 _closed(row),
                 Cell(f"{text.recall(row['left_recall'])}, {text.recall(row['right_recall'])}"),
                 Cell(
@@ -96,6 +101,22 @@ def _shown(value: Any) -> str:
     written = str(value)
     mark = {">=": "≥ ", "<=": "≤ "}.get(written[:2], "")
     return f"{mark}{text.number(float(written.removeprefix('>=').removeprefix('<=')))}"
+
+
+def _verdict(row: Mapping[str, Any], known: Sequence[str]) -> Cell:
+    """Give the verdict of the open loop, without its colour where the answers are not alike."""
+    cell = verdict_cell(str(row["verdict"]), _why(row, known))
+    if unlike := [words for words, name in _TRUTH if _differs(row, name)]:
+        other = f"not the same work: other {' and '.join(unlike)}"
+        note = "; ".join(filter(None, [cell.note, other]))
+        return replace(cell, kind=LOOKS[UNDECIDABLE], note=note)
+    return cell
+
+
+def _differs(row: Mapping[str, Any], name: str) -> bool:
+    left, right = row[f"left_{name}"], row[f"right_{name}"]
+    called = row["verdict"] in (FASTER, SLOWER)
+    return called and not (pd.isna(left) or pd.isna(right)) and abs(left - right) > ALIKE
 
 
 def _why(row: Mapping[str, Any], known: Sequence[str]) -> str:
