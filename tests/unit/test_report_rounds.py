@@ -386,6 +386,17 @@ def test_a_native_engine_is_a_drift_control_of_its_cell(records: list[dict[str, 
     assert native["p95_ratio"] == 0.5
     assert native["p95_verdict"] == "faster"
     assert native["p95_drift_controls"] == ""
+    shown = section(records, expected, PUBLISHED)
+    gauges = [
+        cells
+        for table in shown["cells"]
+        for cells in table.rows
+        if cells[0].published == "opensearch"
+    ]
+    words = {cell.text for cells in gauges for cell in cells if cell.kind.startswith("state")}
+    # Of an engine that is the same in all rounds no figure is a gain.
+    assert "drifted" in words
+    assert not words & {"faster", "slower", "equivalent"}
 
 
 @pytest.mark.parametrize("lost", [["new-1"], ["new-1", "new-2"]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -29,12 +30,15 @@ from refill.report.rounds_plot import trial_plot
 from refill.report.rounds_verdicts import blocks_text
 from refill.report.verdicts_view import detectable, ratio_text, rows_of, verdict_cell
 from refill.report.views import Cell, Table
+from refill.stats.ratios import EQUIVALENT, FASTER, SLOWER
 from refill.stats.ratios import VERDICTS as DECIDED
 
 Record = Mapping[str, Any]
 
 SHOWN_WRONG = 10
 WIDTHS = (("wide", 900), ("narrow", 350))
+# What a verdict means of an engine that is the same in all rounds.
+_OF_A_GAUGE = {FASTER: "drifted", SLOWER: "drifted", EQUIVALENT: "steady"}
 _NAMES = {"on-main": "cache serving", "off-control": "cache off"}
 _LEADS = {
     "warm": "The cache served every one of these requests.",
@@ -218,7 +222,10 @@ def _cell_row(row: Mapping[str, Any]) -> list[Cell]:
             detectable(faster, slower),
             "" if pd.isna(wanted) else f"{blocks_text(int(wanted))} to decide the published ratio",
         )
-        cells.append(verdict_cell(verdict, "; ".join(filter(None, parts))))
+        cell = verdict_cell(verdict, "; ".join(filter(None, parts)))
+        if row["engine"] != "gateway" and verdict in _OF_A_GAUGE:
+            cell = replace(cell, text=_OF_A_GAUGE[verdict], kind="state")
+        cells.append(cell)
         controls = row[f"{short}_drift_controls"]
         cells.append(
             Cell(_ratio(row[f"{short}_drift_block"]), note="" if pd.isna(controls) else controls)
