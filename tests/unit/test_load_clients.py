@@ -87,6 +87,19 @@ def test_what_is_told_of_a_phase_is_of_that_phase_alone(tmp_path: Path) -> None:
     assert len(ledger.recent_ms) == 40
 
 
+def test_a_client_goes_on_behind_a_ctrl_c_until_it_is_ended(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """A terminal sends it to all processes, and the controller decides what comes of it."""
+    with NullServer() as server, Clients([setup(server.address)], lambda _: None) as clients:
+        for child in psutil.Process().children():
+            if "refill.load.worker" in child.cmdline():
+                child.send_signal(signal.SIGINT)
+        (done,) = clients.run([closed(20)])
+    assert done.issued == 20
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_nobody_listens_on_a_pipe_that_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,34 @@ def test_the_most_that_a_round_can_have_is_let_through() -> None:
 
 
 @pytest.mark.parametrize(
+    ("stop", "said"),
+    [
+        ("raise StoppedError('stopped by SIGTERM')", "stopped by SIGTERM"),
+        ("os.kill(os.getpid(), signal.SIGINT)", "stopped"),
+    ],
+)
+def test_a_job_that_is_stopped_says_so_and_how_to_go_on(
+    tmp_path: Path, stop: str, said: str
+) -> None:
+    code = (
+        "import os, signal\nfrom refill.edge import logged\n"
+        f"from refill.processes import StoppedError\nwith logged('log.txt'): {stop}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(PROJECT / "workflow/scripts")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    words = f"{said}; the same command goes on from here\n"
+    assert done.returncode == 130
+    assert ((tmp_path / "log.txt").read_text(), done.stderr) == (words, f"log: {words}")
+
+
+@pytest.mark.parametrize(
     ("error", "shown"),
     [
         ("refill.evidence.records.RecordError('a.json: no record; run')", False),

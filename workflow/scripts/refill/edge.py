@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from refill.told import SupersededError, ToldError
+from refill.processes import StoppedError
+from refill.told import SupersededError, ToldError, with_notes
 
 
 @contextmanager
@@ -19,8 +20,9 @@ def logged(log: str | Path) -> Iterator[IO[str]]:
 
     Snakemake's `log:` captures nothing by itself. A failure is written to the log with its
     traceback, unless its text tells all (ToldError), and to the terminal in one line; the process
-    then exits with 1, or with 130 when it was stopped. What another attempt has taken over ends
-    well: Snakemake would delete the results of a job that failed, and they are the other's.
+    then exits with 1. One that was stopped says so in both, and exits with 130. What another
+    attempt has taken over ends well: Snakemake would delete the results of a job that failed, and
+    they are the other's.
 
     Args:
         log: path of the log file; it is made anew.
@@ -51,7 +53,9 @@ def logged(log: str | Path) -> Iterator[IO[str]]:
         print(f"{path.stem}: {type(error).__name__}: {error}", file=terminal)
         print(f"    the log: {log}", file=terminal)
         sys.exit(1)
-    except BaseException as stopped:  # noqa: BLE001 - stopped, and the exit code says so
-        traceback.print_exc()
-        print(f"{path.stem}: {stopped or type(stopped).__name__}", file=terminal)
+    except (StoppedError, KeyboardInterrupt) as stopped:
+        # Where it stood then tells nothing, and Snakemake shows the log.
+        said = f"{with_notes(stopped) or 'stopped'}; the same command goes on from here"
+        print(said, file=sys.stderr)
+        print(f"{path.stem}: {said}", file=terminal)
         sys.exit(130)

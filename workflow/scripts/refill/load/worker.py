@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import threading
 import time
@@ -223,4 +224,6 @@ if __name__ == "__main__":
     # Through the package, so that what is sent is known to the controller by the same name.
     from refill.load import worker
 
+    # A Ctrl+C reaches all processes of a terminal; the controller ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     worker.serve(Pipe(int(sys.argv[1])))
