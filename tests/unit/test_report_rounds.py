@@ -592,3 +592,15 @@ def test_records_are_only_read(records: list[dict[str, Any]]) -> None:
     before = copy.deepcopy(records)
     page(records)
     assert records == before
+
+
+def test_limits_are_told_apart_by_whose_figures_they_limit(records: list[dict[str, Any]]) -> None:
+    records[0]["cells"][0]["requests"] = 60
+    limits = dict(section(records, EXPECTED, PUBLISHED)["limits"])
+    assert limits["Published"][1:] == PUBLISHED["caveats"]
+    assert (
+        "A trial of 60 requests has 3 samples above its p95: the tail is coarse."
+        in (limits["Measured here"])
+    )
+    assert not set(limits["Published"]) & set(limits["Measured here"])
+    assert dict(section([], EXPECTED, PUBLISHED)["limits"])["Measured here"] == []

@@ -352,12 +352,19 @@ def _wrong(records: Sequence[Record]) -> list[dict[str, Any]]:
     return found[:SHOWN_WRONG]
 
 
-def _limits(records: Sequence[Record], published: Mapping[str, Any]) -> list[str]:
-    sentences = [
-        f"Published figures are of another machine and other builds: {published['setting']}.",
-        "A trial of 200 requests has 10 samples above its p95: the tail is coarse.",
-        *published["caveats"],
-    ]
+def _limits(records: Sequence[Record], published: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    """Return what limits the figures that were published, and those that were measured here."""
+    theirs = [f"Another machine and other builds: {published['setting']}.", *published["caveats"]]
+    return [("Published", theirs), ("Measured here", _own_limits(records))]
+
+
+def _own_limits(records: Sequence[Record]) -> list[str]:
+    sentences = []
+    if requests := [cell["requests"] for record in records for cell in record["cells"]]:
+        sentences.append(
+            f"A trial of {min(requests)} requests has {min(requests) // 20} samples above its p95: "
+            "the tail is coarse."
+        )
     measured = {name for r in records for name in r.get("natives", {}) if name in r["engines"]}
     if measured:
         sentences.append(
