@@ -21,6 +21,9 @@ from refill.config import (
 from refill.workflow import Plans
 
 BASE = PROJECT / "config/config.yaml"
+# What a YAML alias makes that stands in what it names.
+NESTED: list[Any] = []
+NESTED.append(NESTED)
 
 
 def problems(override: dict[str, Any]) -> list[str]:
@@ -184,6 +187,7 @@ def test_every_default_is_valid_itself() -> None:
             {"optimizers": {"draining": {"limit_s": float("nan")}}},
             "must be a finite number, is nan",
         ),
+        ({"corpora": NESTED}, "corpora: is nested in itself, or too deep: write it out"),
         ({"corpus": {"points": float("inf")}}, "corpus.points: must be a finite number, is inf"),
         ({"optimizers": {"repeats": 2.0}}, "optimizers.repeats: must be a whole number, is 2.0"),
         ({"optimizers": {7: 1}}, "optimizers: the key 7 must be text: put it in quotes"),

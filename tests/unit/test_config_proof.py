@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from refill.config import PROJECT, ConfigError, load
+from refill.engines.description import EngineError
 from refill.workflow import Plans
 
 BASE = PROJECT / "config/config.yaml"
@@ -62,3 +63,23 @@ def test_without_a_proof_no_image_is_built_for_it(tmp_path: Path) -> None:
     assert plans.images == ["qdrant-edge"]
     del config["proof"]
     assert Plans(config, [BASE], PROJECT).proof_images == []
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("redis-7", "true is no Valkey or Redis server"),
+     ("valkey-9", r"is Redis 7\S+, and the name stands for Valkey 9")],
+)  # fmt: skip
+def test_what_is_no_such_server_is_refused_before_the_first_job(
+    name: str, says: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "true"
+    words = {"redis-7": "ok", "valkey-9": "Redis server v=7.0.15 sha=0"}
+    program.write_text(f"#!/bin/sh\necho '{words[name]}'\n")
+    program.chmod(0o755)
+    config = with_proof(servers={name: str(program)})
+    with pytest.raises(EngineError, match=says):
+        Plans(config, [BASE], PROJECT).check_servers()
+    # There it is a program of the node.
+    Plans({**config, "node_cpus": 8}, [BASE], PROJECT).check_servers()
+    Plans(with_proof(), [BASE], PROJECT).check_servers()

@@ -28,6 +28,7 @@ from refill.container_plan import ContainerPlan
 from refill.corpora.depth import truth_depth
 from refill.docker_build.wheels import LOCK, locked_versions
 from refill.engines import installations, java, maven
+from refill.engines.description import EngineError
 from refill.evidence.code import code_hash
 from refill.evidence.manifest import lines_unknown
 from refill.evidence.turns import refuse_superseded
@@ -54,7 +55,7 @@ def as_workflow_error() -> Iterator[None]:
     """Let an error that tells all end Snakemake with its own words instead of a traceback."""
     try:
         yield
-    except (ValueError, OSError, ToldError) as error:
+    except (ValueError, OSError, ToldError, EngineError) as error:
         from snakemake.exceptions import WorkflowError
 
         raise WorkflowError(str(error)) from None
@@ -314,6 +315,20 @@ class Plans:
     def proof(self) -> dict[str, Any]:
         """Give the plan of the AOF crash proof."""
         return self._plan("run_proof.py", scale=self.config["scale"], **self._proof)
+
+    def check_servers(self) -> None:
+        """Look whether the programs that the proof was given are servers of their names.
+
+        In containers and on a cluster's nodes they are others than here, or out of sight.
+
+        Raises:
+            EngineError: one is not, or there is no default server.
+        """
+        if not self.containers.used and self.config.get("node_cpus") is None:
+            # Imported here: most of what is planned needs no server.
+            from refill.proofs.servers import find
+
+            find(self._proof["servers"])
 
     def optimizer(self, name: str, repeat: int) -> dict[str, Any]:
         """Give the plan of one run of one optimizer configuration."""

@@ -19,6 +19,8 @@ from refill.config.errors import Problem, Where, nearest
 from refill.config.yamlfile import read_yaml
 
 FOLDER = Path(__file__).parents[3] / "schemas"
+# Far above what any configuration needs.
+DEEPEST = 30
 
 TYPES = {
     "object": "a block of keys",
@@ -98,7 +100,10 @@ def resolve(schema: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], st
 
 
 def _not_json(value: Any, where: Where) -> Iterator[Problem]:
-    if isinstance(value, Mapping):
+    if len(where) > DEEPEST:
+        # A YAML alias can stand in what it names.
+        yield Problem(where[:1], "is nested in itself, or too deep: write it out")
+    elif isinstance(value, Mapping):
         for key, item in value.items():
             if not isinstance(key, str):
                 yield Problem(where, f"the key {_value(key)} must be text: put it in quotes")

@@ -145,13 +145,17 @@ def _program(name: str, path: Path, given: str | None) -> Program:
         done = subprocess.run(
             [str(path), "--version"], capture_output=True, text=True, timeout=30, check=False
         )
-        match, why = _VERSION.search(done.stdout), f"`--version` says {done.stdout.strip()[:200]!r}"
+        (said, *_) = (*done.stdout.strip().splitlines(), "nothing")
+        match, why = _VERSION.search(done.stdout), f"`--version` says {said[:80]!r}"
     except OSError as error:
         match, why = None, error.strerror or str(error)
     if match is None:
         if given is None and name != DEFAULT:
             return _none(name, f"its program does not start here: {why}")
-        raise EngineError(f"proof: {name}: {path.name} is no Valkey or Redis server: {why}")
+        raise EngineError(
+            f"proof.servers.{name}: {path.name} is no Valkey or Redis server: {why}: give one, or "
+            "null for the one to be looked for"
+        )
     product, version = match[1], match[2]
     stands_for = _STANDS_FOR.get(name)
     if stands_for is not None and not f"{product} {version}".startswith(stands_for):
