@@ -123,6 +123,22 @@ def test_a_network_that_was_removed_before_its_first_container_is_told(
     assert run.disturbances == []
 
 
+def test_limits_that_are_changed_in_the_middle_are_told(
+    docker_client: Any, base_image: str, tmp_path: Path
+) -> None:
+    image = docker_client.images.get(base_image).id
+    with ContainerRun(docker_client, Budget(1, 128 << 20, "refuse")) as run:
+        with run.engine(description(), image, tmp_path / "log", shared=False) as engine:
+            engine.check()
+            docker_client.api.update_container(
+                container_of(docker_client, run), mem_limit=96 << 20, memswap_limit=96 << 20
+            )
+        assert run.disturbances == [
+            "engine: somebody changed its limits while it was in use: it has 100663296 bytes, "
+            "134217728 were asked for"
+        ]
+
+
 def test_a_budgets_group_that_was_removed_is_no_budget(
     docker_client: Any, base_image: str, tmp_path: Path
 ) -> None:

@@ -250,6 +250,22 @@ def test_a_container_that_somebody_removes_makes_the_round_invalid_and_says_so(
     project.configure(config)
 
 
+def test_a_limit_that_somebody_changes_makes_the_round_invalid_and_says_so(
+    project: Project, config: Any, docker_client: Any
+) -> None:
+    target = "results/rounds/on-main/old-2.json"
+    snakemake = in_the_middle(project, config, target)
+    (run,) = runs_of(docker_client, driver_of(project).pid)
+    # One of the three that share a budget.
+    name, less = f"refill-{run}-valkey", MEMORY // 2
+    docker_client.api.update_container(name, mem_limit=less, memswap_limit=less)
+    assert snakemake.wait(200) == 0, (project.folder / "output.txt").read_text()[-3000:]
+    record = project.json(target)
+    changed = "valkey: somebody changed its limits while it was in use: it has"
+    assert [why for why in record["invalid"] if why.startswith(f"{changed} {less} bytes")]
+    project.configure(config)
+
+
 def test_an_image_that_is_gone_is_said_before_anything_is_touched(
     project: Project, docker_client: Any
 ) -> None:

@@ -77,6 +77,11 @@ class Containers:
         counted = self._run.shared_counters()
         return None if counted is None else asdict(counted)
 
+    @property
+    def disturbances(self) -> list[str]:
+        """What somebody else did to the containers; all of it is known when they have ended."""
+        return self._run.disturbances
+
     def record(self) -> dict[str, Any]:
         """Give what the record says of the containers: daemon, division of CPUs, network."""
         network = {e.description.name: e.network for e in self._engines if e.network is not None}

@@ -192,6 +192,7 @@ def _measure(
     longest_stall_s, stalls = client_pauses(run.windows)
     invalid += stalls
     invalid += [f"{name}: {why}" for name, why in lost.items()]
+    invalid += inside.disturbances if inside else []
     identity = {
         "id": f"{plan['profile']}/{plan['image']}",
         "repeat": plan["n"],

@@ -71,7 +71,8 @@ class ContainerEngine(StartedEngine):
         self._container = Container(around, program, self._data)
         self._logged = 0
         self._log_lost = False
-        self._verified = False
+        # Where its limits are not those that were asked for; None: not looked at yet.
+        self._departed: list[str] | None = None
         self.network: dict[str, Any] | None = None
 
     # ---- start
@@ -99,11 +100,25 @@ class ContainerEngine(StartedEngine):
 
     def _verify(self) -> None:
         """Look once whether the limits are those that were asked for."""
-        if self._verified:
+        if self._departed is not None:
             return
-        self._verified = True
-        for line in departures(self._around.shared or self._around.limits, self._read_back()):
+        self._departed = self._departures()
+        for line in self._departed:
             self._around.depart(f"{self.description.name}: {line}")
+
+    def _verify_again(self) -> None:
+        """Tell of limits that somebody has changed since the start, as `docker update` does."""
+        if self._departed is None or self.ended() is not None:
+            return
+        for line in self._departures():
+            if line not in self._departed:
+                self._around.disturbed(
+                    f"{self.description.name}: somebody changed its limits while it was in use: "
+                    f"{line}"
+                )
+
+    def _departures(self) -> list[str]:
+        return departures(self._around.shared or self._around.limits, self._read_back())
 
     # ---- how it is
 
@@ -197,9 +212,10 @@ class ContainerEngine(StartedEngine):
         return super().tail()
 
     def _end(self) -> None:
-        """Keep the log, remove the container and its volume."""
+        """Keep the log, look at the limits again, remove the container and its volume."""
         try:
             self.save_log()
+            self._verify_again()
         finally:
             self._container.remove()
 
@@ -244,7 +260,13 @@ class ContainerEngine(StartedEngine):
         if self._around.shared is None:
             return own
         above = groups.limits({name: path.parent for name, path in folders.items()})
-        return replace(above, cpuset=own.cpuset)
+        # Of its own it has none, unless somebody gave it some.
+        return replace(
+            above,
+            cpus=_less(own.cpus, above.cpus),
+            memory_bytes=_less(own.memory_bytes, above.memory_bytes),
+            cpuset=own.cpuset,
+        )
 
     def identity(self) -> dict[str, Any]:
         """Give what runs: the image, and the container's settings without what is secret in them.
@@ -278,3 +300,8 @@ class ContainerEngine(StartedEngine):
         networks = self._container.inspect()["NetworkSettings"]["Networks"]
         host = networks.get(self._around.network, {}).get("IPAddress")
         return Address(host, self._place.port) if host else None
+
+
+def _less(one: Any, other: Any) -> Any:
+    """Give the limit that binds of two, each of which may be none."""
+    return min((limit for limit in (one, other) if limit is not None), default=None)
