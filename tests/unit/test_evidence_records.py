@@ -106,3 +106,27 @@ def test_reading_checks_what_the_record_says_it_is(tmp_path: Path) -> None:
         read_json(path)
     with pytest.raises(RecordError, match=r"none\.json: no such record"):
         read_json(tmp_path / "none.json")
+
+
+def test_a_write_that_fails_names_its_file_and_leaves_the_old_one(tmp_path: Path) -> None:
+    """A limit on the size of files stands for a full disk."""
+    path = tmp_path / "record.json"
+    write_json(path, {"old": 1})
+    code = (
+        "import resource, sys\nfrom pathlib import Path\n"
+        "from refill.evidence.records import write_json\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
+        "try:\n    write_json(Path(sys.argv[1]), {'new': 'x' * 1000})\n"
+        "except OSError as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        env={"PYTHONPATH": str(PROJECT / "workflow/scripts")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == f"[Errno 27] File too large: '{path}'\n"
+    assert list(tmp_path.iterdir()) == [path]
+    assert json.loads(path.read_text()) == {"old": 1}

@@ -24,7 +24,7 @@ from refill.proofs.findings import ControlError, NotRunError
 from refill.proofs.measure import Files, prove
 from refill.proofs.replay import FORM, replay
 from refill.proofs.suite import SCALES
-from refill.told import with_notes
+from refill.told import ToldError, with_notes
 
 IMAGE_NAMES = {"old": "gateway-old", "new": "gateway-new", QDRANT: "qdrant-edge"}
 # In containers the server is one of an image, too.
@@ -85,7 +85,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.replay:
             return _replay(plan, files, options.replay)
         record = prove(plan, files, Progress("proof", sys.stderr, sys.stdout))
-    except (EngineError, ControlError, NotRunError, RecordError, ScriptsError, OSError) as error:
+    except (
+        EngineError, ControlError, NotRunError, RecordError, ScriptsError, ToldError, OSError,
+    ) as error:  # fmt: skip
         print(f"proof: {with_notes(error)}", file=sys.stderr)
         return 1
     except StoppedError as stopped:
