@@ -121,7 +121,7 @@ def test_a_write_that_fails_names_its_file_and_leaves_the_old_one(tmp_path: Path
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(path)],
-        env={"PYTHONPATH": str(PROJECT / "workflow/scripts")},
+        env=module_environment(),
         capture_output=True,
         text=True,
         timeout=60,
