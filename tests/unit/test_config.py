@@ -140,6 +140,7 @@ def test_every_default_is_valid_itself() -> None:
         ({"qdrant": {"url": "http://x:1"}}, "needs exactly one of image, binary and url, has im"),
         ({"qdrant": {"image": None}}, "needs exactly one of image, binary and url, has none"),
         ({"qdrant": {"image": None, "binary": "./no-such"}}, "no program that can be started"),
+        ({"qdrant": {"image": None, "binary": "x" * 300}}, "no program that can be started"),
         (
             {"qdrant": {"image": "qdrant-egde"}},
             "qdrant.image: no image 'qdrant-egde': did you mean 'qdrant-edge'?",

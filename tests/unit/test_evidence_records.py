@@ -130,3 +130,8 @@ def test_a_write_that_fails_names_its_file_and_leaves_the_old_one(tmp_path: Path
     assert done.stdout == f"[Errno 27] File too large: '{path}'\n"
     assert list(tmp_path.iterdir()) == [path]
     assert json.loads(path.read_text()) == {"old": 1}
+
+
+def test_a_folder_in_the_place_of_a_record_is_told(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="is a folder, where a record belongs: remove it"):
+        read_json(tmp_path)

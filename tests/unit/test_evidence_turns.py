@@ -152,7 +152,18 @@ def turn_files(root: Path) -> list[Path]:
     return sorted((root / "results/attempts/optimizers-A1-1").glob("turn-*.json"))
 
 
-@pytest.mark.parametrize("text", ["", '{"schema": "refill.tu', '{"schema": "refill.turn/1"}'])
+WHOLE = {"schema": turns.SCHEMA, "attempt": "a", "places": [], "invocation": None, "job": None}
+ODD = (
+    {"invocation": {}}, {"invocation": "x"}, {"invocation": [1]}, {"attempt": 5},
+    {"places": [5]}, {"places": "x"}, {"job": {"id": "7"}}, {"job": 7},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", '{"schema": "refill.tu', '{"schema": "refill.turn/1"}',
+     *(json.dumps(WHOLE | odd) for odd in ODD)],
+)  # fmt: skip
 def test_a_damaged_turn_is_an_earlier_one_like_any_other(tmp_path: Path, text: str) -> None:
     """The file of the turn is the attempt's own, so its attempt is known all the same."""
     old, older = begun(tmp_path)

@@ -261,6 +261,13 @@ def test_a_java_that_is_fetched_lies_in_the_projects_folder_and_is_checked(
     assert line.startswith(f"{HOME}/jdk/lib/modules: has changed: {RECORD} says SHA-256 ")
 
 
+def test_a_home_whose_name_is_too_long_is_not_at_hand(engine: Engine) -> None:
+    engine.release = Path("x" * 300)
+    made = engine.prepare()
+    assert made["status"] == "not at hand"
+    assert made["why"] == "rounds.native.opensearch.home: File name too long"
+
+
 def test_another_try_is_asked_for_only_where_the_reason_may_have_passed(engine: Engine) -> None:
     record = engine.root / RECORD
     assert installations.next_attempt(record) == 1

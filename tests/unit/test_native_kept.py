@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from refill.config import PROJECT, load, load_native
 from refill.engines import home_files, installations, java
 from refill.evidence.engine_homes import differences
 from refill.evidence.hashes import sha256_bytes
-from refill.evidence.records import read_json, write_json
+from refill.evidence.records import RecordError, read_json, write_json
 from refill.evidence.turns import preparing
 from refill.phases import round_engines
 from refill.told import SupersededError
@@ -146,13 +147,25 @@ def test_on_a_cluster_what_is_not_installed_is_tried_again(
 
 
 @pytest.mark.parametrize(
-    "text", ["", '{"schema": "refill.eng', '{"schema": "refill.engine/1"}', "[]", "\xff"]
-)
+    "text",
+    [
+        "", '{"schema": "refill.eng', '{"schema": "refill.engine/1"}', "[]", "\xff",
+        *(json.dumps({"schema": installations.SCHEMA, **content}) for content in (
+            {}, {"status": "at hand"}, {"status": "at hand", "attempt": None, "source": "url"},
+            {"status": "at hand", "attempt": True, "source": "url"},
+            {"status": "at hand", "attempt": "x", "source": "url"}, {"status": 5, "attempt": 1},
+            {"status": "not at hand", "attempt": 1}, {"status": "at hand", "attempt": 1},
+            {"status": "at hand", "attempt": 1, "source": "artifacts", "files": []},
+        )),
+    ],
+)  # fmt: skip
 def test_a_record_that_is_none_any_more_is_made_again(engine: Engine, text: str) -> None:
     engine.record.parent.mkdir(parents=True)
     engine.record.write_bytes(text.encode("latin-1"))
     assert installations.identity_of(engine.record) is None
     assert installations.next_attempt(engine.record) == 0
+    with pytest.raises(RecordError):
+        installations.is_at_hand(engine.record)
     engine.maven(JARS)
     engine.prepare(attempt=0)
     assert installations.next_attempt(engine.record) == 0

@@ -61,6 +61,8 @@ def test_a_java_that_is_too_old_or_none_is_said(tmp_path: Path) -> None:
         java.find(str(tmp_path / "old"), 21, None)
     with pytest.raises(EngineError, match=r"Java 17 to 23 is needed, found: none"):
         java.find(str(tmp_path / "nothing/java"), 17, 23)
+    with pytest.raises(EngineError, match=r"Java 17 to 23 is needed, found: none"):
+        java.find("x" * 300, 17, 23)
 
 
 @pytest.mark.parametrize(

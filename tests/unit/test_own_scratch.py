@@ -102,6 +102,7 @@ def test_what_cannot_be_seen_from_here_is_left(tmp_path: Path) -> None:
             "host": platform.node(),
         },
         "unreadable": {"owner": "?", "host": platform.node()},
+        "no-text": {"owner": 5, "host": platform.node()},
         # The machine was started again since.
         "other-boot": {
             "owner": Owner(os.getpid(), here.began, "0" * 8, here.namespace).label,
@@ -118,7 +119,7 @@ def test_what_cannot_be_seen_from_here_is_left(tmp_path: Path) -> None:
         (folder / f"{name}{OWNER}").write_text(json.dumps(mark))
     with own_scratch(tmp_path, "optimizers/B1/1", lambda _: None):
         left = {path.name for path in folder.iterdir() if path.is_dir()}
-    assert left == {"other-host", "other-container", "unreadable"}
+    assert left == {"other-host", "other-container", "unreadable", "no-text"}
 
 
 def test_the_data_of_a_killed_proof_go_and_those_of_a_replay_beside_it_stay(tmp_path: Path) -> None:

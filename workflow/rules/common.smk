@@ -20,6 +20,7 @@ from refill.workflow import (
     ROUND_RECORD,
     Plans,
     as_workflow_error,
+    check_results,
 )
 
 name_invocation()

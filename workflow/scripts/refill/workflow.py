@@ -8,6 +8,7 @@ differs between two calls (no time, no temporary path).
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -59,6 +60,23 @@ def as_workflow_error() -> Iterator[None]:
         from snakemake.exceptions import WorkflowError
 
         raise WorkflowError(str(error)) from None
+
+
+def check_results(folder: Path = Path("results")) -> None:
+    """Look whether results can be written, before anything is measured that would be lost.
+
+    Raises:
+        ToldError: they cannot; the text says why.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"x")
+    except OSError as error:
+        raise ToldError(
+            f"{folder}: nothing can be written there: {error.strerror}: make room, change what "
+            "forbids it, or give another working folder (--directory)"
+        ) from error
 
 
 class Plans:

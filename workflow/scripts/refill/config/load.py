@@ -291,7 +291,10 @@ def _named_images(config: Mapping[str, Any]) -> list[tuple[Where, str]]:
 
 
 def _startable(program: str) -> bool:
-    return "\0" not in program and Path(program).is_file() and os.access(program, os.X_OK)
+    try:
+        return "\0" not in program and Path(program).is_file() and os.access(program, os.X_OK)
+    except OSError:
+        return False  # the name is too long for a path
 
 
 def _check_url(url: str, where: Where) -> list[Problem]:

@@ -13,7 +13,7 @@ from refill.batch_job import batch_job
 from refill.engines import artifacts, elasticsearch, home_files, java, native, opensearch
 from refill.engines.description import EngineError, NotInstalledError
 from refill.evidence.hashes import sha256_bytes
-from refill.evidence.records import RecordError, canonical_json, read_json, write_json
+from refill.evidence.records import RecordError, canonical_json, check_forms, read_json, write_json
 from refill.evidence.scrub import without_paths
 from refill.temporary import folder_beside
 
@@ -192,12 +192,12 @@ def _installed(
     """
     given, asked_java = settings[name]["home"], settings["java"]
     place = Path(given) if given else home
-    # Asked first: without Java nothing needs to be downloaded.
-    to_fetch = _java_to_fetch(spec, asked_java, (place, home))
     content: dict[str, Any] = {"source": "home" if given else "artifacts"}
     if given:
         content |= _release(name, place)
-    else:
+    # Asked before the artifacts: without Java nothing needs to be downloaded.
+    to_fetch = _java_to_fetch(spec, asked_java, (place, home))
+    if not given:
         artifacts.assemble(spec, home, earlier)
         if name == elasticsearch.NAME:
             elasticsearch.complete(home)
@@ -223,9 +223,11 @@ def _release(name: str, place: Path) -> dict[str, Any]:
             raise EngineError(f"there is no such folder: give that of an unpacked {name} release")
         files = home_files.files_of(place)
         version = home_files.check_release(place, name, files)
-    except EngineError as error:
-        raise EngineError(f"rounds.native.{name}.home: {error}") from error
-    left_out = home_files.left_out_of(place)
+        left_out = home_files.left_out_of(place)
+    except (EngineError, OSError) as error:
+        # Such as a name that is too long for a path, which `is_dir` does not take for no folder.
+        why = error.strerror if isinstance(error, OSError) else error
+        raise EngineError(f"rounds.native.{name}.home: {why}") from error
     return {"version": version, "files": files, "left_out": left_out}
 
 
@@ -256,6 +258,23 @@ def java_of(spec: Mapping[str, Any], given: str, homes: Sequence[Path]) -> java.
     return java.find(given, numbers["least"], numbers.get("most"), bundled)
 
 
+def read_record(record: Path) -> dict[str, Any]:
+    """Read an engine's record.
+
+    Raises:
+        RecordError: it is none, or has not what such a record has.
+    """
+    content = read_json(record, SCHEMA)
+    check_forms(record, content, {"status": (str,), "attempt": (int,)})
+    if content["status"] != "at hand":
+        check_forms(record, content, {"why": (str,)})
+        return content
+    check_forms(record, content, {"source": (str,)})
+    needed = {"home": ("files", "own_files", "java"), "artifacts": ("files", "java")}
+    check_forms(record, content, dict.fromkeys(needed.get(content["source"], ()), (dict,)))
+    return content
+
+
 def next_attempt(record: Path) -> int:
     """Give the number of the try that a plan asks for.
 
@@ -267,12 +286,12 @@ def next_attempt(record: Path) -> int:
     if not record.exists():
         return 1
     try:
-        content = read_json(record, SCHEMA)
+        content = read_record(record)
     except RecordError:
         return 0
     made = content.get("files" if content.get("source") == "artifacts" else "own_files")
     gone = bool(made) and not home_of(record).is_dir()
-    return int(content["attempt"]) + int(gone or content.get("again", False))
+    return int(content["attempt"]) + int(gone or bool(content.get("again")))
 
 
 def identity_of(record: Path) -> str | None:
@@ -282,7 +301,7 @@ def identity_of(record: Path) -> str | None:
     also where there is no record, or something else in its place: the rule makes it first.
     """
     try:
-        content = read_json(record, SCHEMA)
+        content = read_record(record)
     except RecordError:
         return None
     if content["status"] != "at hand":
@@ -293,7 +312,7 @@ def identity_of(record: Path) -> str | None:
 
 def is_at_hand(record: Path) -> bool:
     """Say whether an engine's record says that it can be had."""
-    return bool(read_json(record, SCHEMA)["status"] == "at hand")
+    return bool(read_record(record)["status"] == "at hand")
 
 
 def open_installation(
@@ -305,7 +324,7 @@ def open_installation(
         EngineError: it is not at hand (the text is the record's reason), a file was changed, added
             or removed, or Java is another.
     """
-    content = read_json(record, SCHEMA)
+    content = read_record(record)
     if content["status"] != "at hand":
         raise EngineError(content["why"])
     if content["source"] == "docker":

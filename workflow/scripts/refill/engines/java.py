@@ -77,7 +77,7 @@ def find(given: str, least: int, most: int | None, bundled: Sequence[Path] = ())
     wanted = f"Java {least} or newer" if most is None else f"Java {least} to {most}"
     candidates = candidates_for(given)
     if given == AUTO:
-        own = [program for folder in bundled if (program := folder / "bin/java").is_file()]
+        own = [program for folder in bundled if _is_there(program := folder / "bin/java")]
         candidates = [*own, *candidates]
     found, mute = [], []
     for program in candidates:
@@ -103,7 +103,14 @@ def candidates_for(given: str) -> list[Path]:
     if given == AUTO:
         return list(candidates_here())
     program = _program(Path(given))
-    return [program] if program.is_file() else []
+    return [program] if _is_there(program) else []
+
+
+def _is_there(program: Path) -> bool:
+    try:
+        return program.is_file()
+    except OSError:
+        return False  # the name is too long for a path, or of a folder that may not be read
 
 
 def candidates_here() -> Iterator[Path]:
@@ -119,7 +126,7 @@ def candidates_here() -> Iterator[Path]:
         places.append(Path(spec.origin).parent / "java-runtime/bin/java")
     seen = set()
     for place in places:
-        if place.is_file() and (real := place.resolve()) not in seen:
+        if _is_there(place) and (real := place.resolve()) not in seen:
             seen.add(real)
             yield place
 
@@ -185,7 +192,8 @@ def fetch(spec: Mapping[str, Any], archive: Path, folder: Path) -> None:
 
 
 def _program(given: Path) -> Path:
-    return given / "bin/java" if given.is_dir() else given
+    inside = given / "bin/java"
+    return inside if _is_there(inside) else given
 
 
 def _run(program: Path, *arguments: str) -> str:

@@ -14,6 +14,8 @@ import numpy as np
 
 from refill.told import ToldError
 
+AGAIN = "; delete the file and run the workflow again"
+
 
 class RecordError(ToldError, ValueError):
     """A record cannot be written or read; the text says which file and key, and what to do."""
@@ -74,17 +76,16 @@ def read_json(path: Path, schema: str | None = None) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise RecordError(f"{path}: no such record; build it with `snakemake {path}`") from None
+    except IsADirectoryError:
+        raise RecordError(f"{path}: is a folder, where a record belongs: remove it") from None
     except UnicodeDecodeError as error:
-        raise RecordError(
-            f"{path}: not UTF-8 text (byte {error.start}); "
-            "delete the file and run the workflow again"
-        ) from error
+        raise RecordError(f"{path}: not UTF-8 text (byte {error.start}){AGAIN}") from error
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         raise RecordError(
             f"{path}: not JSON (line {error.lineno}: {error.msg}; {len(text)} characters, "
-            f"beginning with {text[:20]!r}); delete the file and run the workflow again"
+            f"beginning with {text[:20]!r}){AGAIN}"
         ) from error
     except RecursionError:
         raise RecordError(f"{path}: is nested too deeply for a record") from None
@@ -96,6 +97,27 @@ def read_json(path: Path, schema: str | None = None) -> dict[str, Any]:
             "another kind or another version of this workflow: delete it and run again"
         )
     return cast(dict[str, Any], value)
+
+
+def check_forms(path: Path, value: Any, forms: Mapping[str, tuple[type, ...]]) -> None:
+    """Look whether an object of a record has what it is read for, in the forms that it must have.
+
+    Args:
+        path: of the record, for the error.
+        value: the object.
+        forms: the types that each key's value may have; none of them takes a boolean.
+
+    Raises:
+        RecordError: it is no object, or a key is missing or of another form.
+    """
+    if not isinstance(value, Mapping):
+        raise RecordError(f"{path}: holds {type(value).__name__} in an object's place{AGAIN}")
+    for key, types in forms.items():
+        found = value.get(key)
+        if key not in value or not isinstance(found, types) or isinstance(found, bool):
+            what = type(found).__name__ if key in value else "nothing"
+            wanted = " or ".join(t.__name__ for t in types)
+            raise RecordError(f"{path}: {key}: must be {wanted}, is {what}{AGAIN}")
 
 
 def _plain(value: Any, where: str) -> Any:

@@ -24,7 +24,7 @@ from typing import Any
 from refill.batch_job import batch_job
 from refill.evidence.attempts import FOLDER, Attempt, folder_of, link_all
 from refill.evidence.hashes import sha256_file
-from refill.evidence.records import RecordError, read_json, write_json
+from refill.evidence.records import RecordError, check_forms, read_json, write_json
 from refill.processes import named_invocation, wait_for
 from refill.told import SupersededError
 
@@ -298,8 +298,20 @@ def _read(path: Path) -> Taken:
     def look() -> bool:
         try:
             turn = read_json(path, SCHEMA)
-            found.append(Taken(turn["attempt"], turn["places"], turn["invocation"], turn["job"]))
-        except (RecordError, KeyError, OSError):
+            nothing = type(None)
+            check_forms(
+                path, turn,
+                {"attempt": (str,), "places": (list,), "invocation": (dict, nothing),
+                 "job": (dict, nothing)},
+            )  # fmt: skip
+            if (invocation := turn["invocation"]) is not None:
+                check_forms(path, invocation, {"started_at": (str,)})
+            if (job := turn["job"]) is not None:
+                check_forms(path, job, {"id": (str,), "node": (str,)})
+            if not all(isinstance(name, str) for name in turn["places"]):
+                return False
+            found.append(Taken(turn["attempt"], turn["places"], invocation, job))
+        except (RecordError, OSError):
             return False
         return True
 

@@ -21,12 +21,11 @@ import pandas as pd
 from refill.batch_job import scratch, unspoken
 from refill.corpora.documents import Documents
 from refill.engines.description import EngineError
-from refill.engines.installations import SCHEMA as ENGINE_SCHEMA
-from refill.engines.installations import home_of, is_at_hand, open_installation
+from refill.engines.installations import home_of, is_at_hand, open_installation, read_record
 from refill.evidence.attempts import Attempt
 from refill.evidence.hashes import sha256_file
 from refill.evidence.host import host_facts
-from refill.evidence.records import read_json, write_json
+from refill.evidence.records import write_json
 from refill.evidence.scrub import without_paths
 from refill.evidence.turns import staged
 from refill.load.clients import ClientError
@@ -301,7 +300,7 @@ def _absent(plan: Mapping[str, Any], files: Files) -> dict[str, str]:
     One that was at hand when the rounds were planned and is not any more is no such engine.
     """
     return {
-        name: str(read_json(files.engines[name], ENGINE_SCHEMA)["why"])
+        name: str(read_record(files.engines[name])["why"])
         for name in natives_of(plan)
         if not is_at_hand(files.engines[name])
     }

@@ -118,7 +118,7 @@ class _Left:
         """Read a mark; None when it is none, or was removed just now."""
         try:
             told = json.loads(mark.read_text(encoding="utf-8"))
-            owner, host = Owner.from_label(told["owner"]), str(told["host"])
+            owner, host = Owner.from_label(str(told["owner"])), str(told["host"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return cls(owner, host) if owner else None
