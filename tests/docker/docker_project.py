@@ -14,7 +14,7 @@ from refill.runtimes.leftovers import OWNER, RUN
 from round_fixture import flights_package
 
 OPENSEARCH = "refill-test-opensearch:3.9.0"
-FEW_KILLS = 'Scale("smoke", 20, 12, {"new": 14, "old": 14}, other_kills=2, cut_s=0.3)'
+FEW_KILLS = 'Scale("smoke", 20, 12, 14, other_kills=2, cut_s=0.3)'
 CPUS, MEMORY = 2, 1 << 30
 ROUNDS: dict[str, Any] = {
     "profiles": ["on-main", "off-control"],

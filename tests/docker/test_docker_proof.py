@@ -43,7 +43,7 @@ pytestmark = pytest.mark.docker
 
 NAMES = {"old": "gateway-old", "new": "gateway-new", "qdrant": "qdrant-edge", "valkey": "valkey"}
 # Enough kills for some to meet a write or a read: a check that none met is void.
-SMALL = Scale("test", 20, 12, {"new": 16, "old": 16}, other_kills=2, cut_s=0.3)
+SMALL = Scale("test", 20, 12, 16, other_kills=2, cut_s=0.3)
 BY_ID = {check.id: check for check in suite.CHECKS}
 
 # What tells containers from processes: kills by the daemon, files seen from outside, parts that
