@@ -95,7 +95,8 @@ def test_plans_of_rounds_have_the_budget_and_those_of_optimizers_none() -> None:
 def test_an_engine_at_a_url_takes_no_budget_of_this_machine(tmp_path: Path) -> None:
     records = {name: tmp_path / f"{name}.json" for name in ("opensearch", "elasticsearch")}
     for name, path in records.items():
-        write_json(path, {"schema": SCHEMA, "name": name, "status": "at hand"})
+        content = {"name": name, "attempt": 1, "status": "at hand", "source": "url"}
+        write_json(path, {"schema": SCHEMA, **content})
     files = Files(*[Path()] * 3, None, *[Path()] * 3, {}, records)
     url = {"opensearch": {"url": "http://h:9200"}}
     for native_settings, count in (({}, 3), (url, 2)):

@@ -51,6 +51,24 @@ def test_the_most_that_a_round_can_have_is_let_through() -> None:
     plans(counts={"cold_disabled": 60000}, profiles=["on-main"])
 
 
+def test_a_stopped_job_ends_behind_the_signal_of_the_snakemake_above_it(tmp_path: Path) -> None:
+    """Snakemake waits for ever when it is signalled while it handles the end of a job."""
+    (tmp_path / "snakemake").write_text(
+        "import subprocess, sys\n"
+        "print(subprocess.run([sys.executable, *sys.argv[1:]], check=False).returncode)\n"
+    )
+    (tmp_path / "job.py").write_text(
+        "import time\nfrom refill import edge\nfrom refill.processes import StoppedError\n"
+        "slept = []\nedge.time = type('', (), {'sleep': slept.append})\n"
+        "try:\n    with edge.logged('log.txt'): raise StoppedError('stopped')\n"
+        "finally:\n    open('slept.txt', 'w').write(str(slept))\n"
+    )
+    command = [sys.executable, str(tmp_path / "snakemake"), str(tmp_path / "job.py")]
+    environment = {"PYTHONPATH": str(PROJECT / "workflow/scripts")}
+    subprocess.run(command, cwd=tmp_path, env=environment, timeout=60, check=True)
+    assert (tmp_path / "slept.txt").read_text() == "[1.0]"
+
+
 @pytest.mark.parametrize(
     ("stop", "said"),
     [

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from refill.processes import StoppedError
+from refill.processes import StoppedError, snakemake_command
 from refill.told import SupersededError, ToldError, with_notes
+
+# How long Snakemake may take to hear a signal that this process was stopped by.
+HEARS_S = 1.0
 
 
 @contextmanager
@@ -58,4 +62,16 @@ def logged(log: str | Path) -> Iterator[IO[str]]:
         said = f"{with_notes(stopped) or 'stopped'}; the same command goes on from here"
         print(said, file=sys.stderr)
         print(f"{path.stem}: {said}", file=terminal)
+        _let_snakemake_hear()
         sys.exit(130)
+
+
+def _let_snakemake_hear() -> None:
+    """Wait until the Snakemake above this process, if there is one, has had the same signal.
+
+    Its handler takes a lock that is no reentrant one, and that it holds while it handles the end of
+    a job: a signal that comes behind the end of this process can make it wait for ever (9.27.1,
+    `JobScheduler.exit_gracefully`). A scheduler and a terminal signal all processes of a job.
+    """
+    if snakemake_command():
+        time.sleep(HEARS_S)
