@@ -26,7 +26,7 @@ smoke: $(READY) ## Run everything at a small scale (about 10 minutes): smoke/res
 	$(SNAKEMAKE) all --configfile config/smoke.yaml --directory smoke
 	@echo "The report: smoke/results/report.html"
 
-proof: $(READY) ## Run the AOF crash proof alone (about 11 minutes; as root with power cuts)
+proof: $(READY) ## Run the AOF crash proof alone (about 8 minutes; as root with power cuts)
 	$(SNAKEMAKE) results/proofs/aof.json
 	@echo "The record: results/proofs/aof.json"
 
