@@ -51,6 +51,19 @@ def test_the_most_that_a_round_can_have_is_let_through() -> None:
     plans(counts={"cold_disabled": 60000}, profiles=["on-main"])
 
 
+def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a script in a folder, to its end."""
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={"PYTHONPATH": str(PROJECT / "workflow/scripts")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
 def test_a_stopped_job_ends_behind_the_signal_of_the_snakemake_above_it(tmp_path: Path) -> None:
     """Snakemake waits for ever when it is signalled while it handles the end of a job."""
     (tmp_path / "snakemake").write_text(
@@ -83,15 +96,7 @@ def test_a_job_that_is_stopped_says_so_and_how_to_go_on(
         "import os, signal\nfrom refill.edge import logged\n"
         f"from refill.processes import StoppedError\nwith logged('log.txt'): {stop}\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(PROJECT / "workflow/scripts")},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run(code, tmp_path)
     words = f"{said}; the same command goes on from here\n"
     assert done.returncode == 130
     assert ((tmp_path / "log.txt").read_text(), done.stderr) == (words, f"log: {words}")
@@ -114,15 +119,7 @@ def test_a_log_has_a_traceback_only_where_the_words_are_not_all(
     code = (f"import {module}\n" if module else "") + (
         f"from refill.edge import logged\nwith logged('log.txt'): raise {error}\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(PROJECT / "workflow/scripts")},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run(code, tmp_path)
     log = (tmp_path / "log.txt").read_text()
     assert done.returncode == 1
     assert ("Traceback" in log) is shown
