@@ -156,6 +156,7 @@ def test_on_a_cluster_what_is_not_installed_is_tried_again(
             {"status": "at hand", "attempt": "x", "source": "url"}, {"status": 5, "attempt": 1},
             {"status": "not at hand", "attempt": 1}, {"status": "at hand", "attempt": 1},
             {"status": "at hand", "attempt": 1, "source": "artifacts", "files": []},
+            {"status": "at hand", "attempt": 1, "source": "docker"},
         )),
     ],
 )  # fmt: skip

@@ -270,7 +270,11 @@ def read_record(record: Path) -> dict[str, Any]:
         check_forms(record, content, {"why": (str,)})
         return content
     check_forms(record, content, {"source": (str,)})
-    needed = {"home": ("files", "own_files", "java"), "artifacts": ("files", "java")}
+    needed = {
+        "home": ("files", "own_files", "java"),
+        "artifacts": ("files", "java"),
+        "docker": ("image",),
+    }
     check_forms(record, content, dict.fromkeys(needed.get(content["source"], ()), (dict,)))
     return content
 
